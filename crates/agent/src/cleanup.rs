@@ -212,16 +212,16 @@ impl Cleaner<'_> {
 
     fn clean_kernel(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
         let options = Options {
-            mark: self.settings.node.owner.clone(),
-            previous: saved.networks(),
+            owner: self.settings.node.owner.clone(),
+            earlier_networks: saved.networks(),
             secrets: Secrets::default(),
             queues: 1,
         };
         let mut reconciler = Reconciler::open(options)?;
         if self.settings.mode.dry_run {
-            reconciler.everything()?.iter().for_each(|change| self.done(change));
+            reconciler.preview_removal()?.iter().for_each(|change| self.done(change));
         } else {
-            let outcome = reconciler.remove_everything();
+            let outcome = reconciler.remove_all();
             outcome.changes.iter().for_each(|change| self.done(change));
             self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
         }

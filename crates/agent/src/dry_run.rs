@@ -40,8 +40,8 @@ impl From<JoinError> for DryRunError {
     }
 }
 
-/// Returns the changes that an agent with these settings would make, a line each. Lines that start with `#`
-/// are problems.
+/// Returns the changes that an agent with these settings would make, a line each. Lines that start
+/// with `#` are problems.
 pub async fn dry_run(settings: Settings, hub: StatusHub) -> Result<Vec<String>, DryRunError> {
     owner::check(&settings).map_err(Error::from)?;
     if let Some(text) = &settings.network.config {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nat controller: masquerading, forwarding rules and blackhole routes of the network that the node has
-//! joined.
+//! The nat controller: masquerading, forwarding rules and blackhole routes of the network that the
+//! node has joined.
 
 use std::sync::Arc;
 
@@ -125,7 +125,8 @@ impl Nat {
         }
     }
 
-    /// Reports what was changed and what failed; `is_repair` if another program had changed the rules.
+    /// Reports what was changed and what failed; `is_repair` if another program had changed the
+    /// rules.
     fn report(&self, outcome: &Outcome, is_repair: bool) {
         for change in &outcome.changes {
             if is_repair {

@@ -300,7 +300,7 @@ impl Overlay {
         self.hub.report(ConditionKind::Kernel, failures(outcome));
         self.hub.set_conflicts(&outcome.conflicts);
         let Some(current) = &mut self.current else { return };
-        current.rejected = outcome.refused.iter().map(rejected).collect();
+        current.rejected = outcome.rejected.iter().map(rejected).collect();
         let mtu_changed = outcome.pod_mtu.is_some() && outcome.pod_mtu != current.pod_mtu;
         let was_published = current.pod_mtu.is_some();
         if mtu_changed {
@@ -381,7 +381,7 @@ impl Overlay {
             return Ok(());
         }
         let (name, subnet, mtu) = (result.peer.clone(), result.subnet, result.route_mtu());
-        let update = PeerUpdate::Narrow { name, subnet, mtu };
+        let update = PeerUpdate::PathMtu { name, subnet, mtu };
         let outcome = self.routes(|reconciler| reconciler.set_peers(vec![update])).await?;
         if !outcome.changes.is_empty() {
             self.hub.repaired(RepairKind::Path, paths::narrowed(subnet, mtu));
@@ -392,7 +392,7 @@ impl Overlay {
 
     /// Removes the device of the previous backend once no peer uses it.
     async fn check_previous_backend(&mut self) -> Result<(), Failure> {
-        let (state, outcome) = self.routes(Reconciler::age_previous).await?;
+        let (state, outcome) = self.routes(Reconciler::expire_previous).await?;
         let next = Some(Instant::now() + PREVIOUS_CHECK_INTERVAL);
         if let Some(current) = &mut self.current {
             current.check_previous_at = next.filter(|_| state == PreviousBackendState::Kept);
@@ -471,7 +471,7 @@ fn shown_peer(joined: &Joined, name: &str, lease: &Lease) -> status::Peer {
 fn names(updates: &[PeerUpdate]) -> Vec<String> {
     let name = |update: &PeerUpdate| match update {
         PeerUpdate::Set { name, .. } => Some(name.clone()),
-        PeerUpdate::Remove { .. } | PeerUpdate::Narrow { .. } => None,
+        PeerUpdate::Remove { .. } | PeerUpdate::PathMtu { .. } => None,
     };
     updates.iter().filter_map(name).collect()
 }

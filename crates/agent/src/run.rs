@@ -182,8 +182,8 @@ async fn add_controllers(
 
 pub(crate) fn reconciler_options(settings: &Settings) -> Options {
     Options {
-        mark: settings.node.owner.clone(),
-        previous: Vec::new(),
+        owner: settings.node.owner.clone(),
+        earlier_networks: Vec::new(),
         secrets: Secrets::default(),
         queues: 2,
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's nf_tables rules: masquerading in a table of the agent, and rules in the chain FORWARD
 //! of iptables that accept the network's packets. [`Rules::compare`] compares them with the desired
-//! rules and repairs them. The dataplane calls it after an event that [`Rules::is_relevant`] selects.
-//! The agent's own changes cause such events too; the comparison then finds no difference.
+//! rules and repairs them. The dataplane calls it after an event that [`Rules::is_relevant`]
+//! selects. The agent's own changes cause such events too; the comparison then finds no difference.
 
 mod desired;
 mod flannel;
@@ -23,8 +23,8 @@ pub use self::plane::{MaintainedRules, NftDataplane, NftPlane, start, start_with
 /// How often a batch is computed again because another program changed nf_tables meanwhile.
 const MAX_ATTEMPTS: usize = 10;
 
-/// The rules of one agent. They are in the network namespace of the thread that opened them, and are
-/// used on that thread only.
+/// The rules of one agent. They are in the network namespace of the thread that opened them, and
+/// are used on that thread only.
 #[derive(Debug)]
 pub struct Rules {
     nft: Nft,
@@ -116,8 +116,8 @@ impl Rules {
         self.reconcile(&desired(conf), Mode::Preview)
     }
 
-    /// Removes all rules of this agent. The forwarding sysctls stay, because other programs may need
-    /// them.
+    /// Removes all rules of this agent. The forwarding sysctls stay, because other programs may
+    /// need them.
     pub fn remove(&mut self) -> Outcome {
         self.set(&RulesConf::default())
     }
@@ -188,7 +188,8 @@ impl Rules {
         outcome
     }
 
-    /// Commits a plan. Computes it again if another program has changed nf_tables since it was read.
+    /// Commits a plan. Computes it again if another program has changed nf_tables since it was
+    /// read.
     fn apply(
         &self,
         mode: Mode,
@@ -247,9 +248,9 @@ fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> 
     Ok(vec![format!("set {name} to 1")])
 }
 
-/// Returns a problem if `iptables-legacy` drops forwarded packets: an accept rule in nf_tables does not
-/// override that. Accept rules of flannel in `iptables-legacy` are sufficient, and so are those of the
-/// commands in the problem.
+/// Returns a problem if `iptables-legacy` drops forwarded packets: an accept rule in nf_tables does
+/// not override that. Accept rules of flannel in `iptables-legacy` are sufficient, and so are those
+/// of the commands in the problem.
 fn legacy_drop(family: Family, desired: &DesiredRuleset) -> Option<Problem> {
     const COMMENT: &str = "podwire agent";
     let mentions = |text| iptables_legacy::mentions(family, forward::TABLE, text).unwrap_or(false);

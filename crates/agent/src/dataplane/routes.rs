@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes the kernel what the plan of the network wants, and keeps it so. [`Reconciler`] reads, compares and
-//! changes; [`RoutesDataplane`] runs one on a thread of its own, hears of changes that others make, and
-//! repairs. Nothing here waits for the network or a store.
+//! The dataplane of devices and routes. [`Reconciler`] observes the kernel, compares it with the
+//! plan of the network, and applies the difference. [`RoutesDataplane`] runs a reconciler on a
+//! thread of its own, listens to netlink events, and repairs. Neither waits for the network or a
+//! store.
 //!
-//! What exists is read by name, device and protocol, so that it costs nothing that pods have
-//! interfaces and routes; once, when a reconciler is opened, all links are listed, as devices of an
-//! earlier configuration are found by their mark alone.
+//! The reconciler reads devices by name, and routes by protocol and device, so that interfaces and
+//! routes of pods cost nothing. It lists all links only when it is opened and if a desired device
+//! is missing, because a device of an earlier configuration is known only by its alias.
 
 mod apply;
 mod events;
@@ -27,5 +28,4 @@ pub use self::outcome::{Failure, Outcome};
 pub use self::plane::{Report, RoutesDataplane, RoutesPlane, start, start_with};
 pub use self::reconciler::{Options, Reconciler, Secrets};
 pub use self::target::PeerUpdate;
-
 pub use self::wireguard::public_key;

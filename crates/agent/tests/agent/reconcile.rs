@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A namespace is a node: what a reconciler makes there, leaves alone and repairs.
+//! The routes dataplane in a network namespace that stands for a node.
 
 mod backends;
 mod events;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the rules that flanneld leaves behind, so that they can be removed when the agent takes over
-//! its node. Rules written by `iptables-nft` are nf_tables rules. Rules of `iptables-legacy` cannot be
-//! changed through nf_tables; for those, the agent reports the commands that remove them.
+//! Finds the rules that flanneld leaves behind, so that they can be removed when the agent takes
+//! over its node. Rules written by `iptables-nft` are nf_tables rules. Rules of `iptables-legacy`
+//! cannot be changed through nf_tables; for those, the agent reports the commands that remove them.
 
 use kernel::Family;
 use kernel::iptables_legacy;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Accept rules in the chain FORWARD of iptables. Docker sets the policy of that chain to drop, and no
-//! accept rule in another table overrides it. The rules are at the end of the chain, as flannel's are,
-//! so that the chains of network policies come first. They are before any rule that drops or rejects
-//! all packets.
+//! Accept rules in the chain FORWARD of iptables. Docker sets the policy of that chain to drop, and
+//! no accept rule in another table overrides it. The rules are at the end of the chain, as
+//! flannel's are, so that the chains of network policies come first. They are before any rule that
+//! drops or rejects all packets.
 //!
 //! If the chain does not exist, nothing drops the packets and no rule is added. A later creation of
 //! the chain causes an event.
@@ -51,8 +51,8 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Returns whether each desired rule exists once, is unchanged, and is before any rule that blocks all
-/// packets.
+/// Returns whether each desired rule exists once, is unchanged, and is before any rule that blocks
+/// all packets.
 fn is_converged(
     rules: &[ObservedRule],
     own: &[(&ObservedRule, String)],
@@ -111,8 +111,8 @@ fn comment_prefix(owner: &str) -> String {
     format!("podwire agent {owner}: ")
 }
 
-/// Returns the packets for which this agent added a rule, from the rule's comment. Returns `None` for
-/// foreign rules.
+/// Returns the packets for which this agent added a rule, from the rule's comment. Returns `None`
+/// for foreign rules.
 fn packets_of(rule: &ObservedRule, owner: &str) -> Option<String> {
     comment_of(rule).strip_prefix(&comment_prefix(owner)).map(str::to_owned)
 }

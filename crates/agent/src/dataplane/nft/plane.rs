@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::{Outcome, Rules, RulesConf};
 use crate::dataplane::thread::{Dataplane, Plane, StartError};
 
-/// Delay between the first change by another program and the repair. Programs often write rules one by
-/// one.
+/// Delay between the first change by another program and the repair. Programs often write rules one
+/// by one.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Minimum time between two comparisons, in case another program keeps undoing the repairs.
@@ -89,8 +89,8 @@ pub struct MaintainedRules {
 }
 
 impl MaintainedRules {
-    /// Sets the desired rules and applies them. Then removes flannel's rules, so that packets match the
-    /// agent's or flannel's rules at any time. Returns both outcomes.
+    /// Sets the desired rules and applies them. Then removes flannel's rules, so that packets match
+    /// the agent's or flannel's rules at any time. Returns both outcomes.
     pub fn set(&mut self, conf: &RulesConf) -> (Outcome, Outcome) {
         let outcome = self.rules.set(conf);
         self.compared(&outcome);
@@ -102,8 +102,8 @@ impl MaintainedRules {
         self.due = self.due.min((Instant::now() + DEBOUNCE).max(self.last + MIN_INTERVAL));
     }
 
-    /// Schedules the next comparison. A failure is retried early, because not everything that ends a
-    /// failure causes an event.
+    /// Schedules the next comparison. A failure is retried early, because not everything that ends
+    /// a failure causes an event.
     fn compared(&mut self, outcome: &Outcome) {
         self.last = Instant::now();
         self.retry = match (outcome.problems.is_empty(), self.retry) {
@@ -114,8 +114,8 @@ impl MaintainedRules {
         self.due = self.last + self.retry.map_or(self.every, |retry| retry.min(self.every));
     }
 
-    /// Repairs if a comparison is due. Returns the outcome if something was changed or failed, or if
-    /// nothing fails any more.
+    /// Repairs if a comparison is due. Returns the outcome if something was changed or failed, or
+    /// if nothing fails any more.
     fn repair_if_due(&mut self) -> Option<Outcome> {
         if self.due > Instant::now() {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent's table: compares it with the desired one and puts the difference in one batch. A packet
-//! therefore meets the rules from before the change or those from after it, never a mixture.
+//! The agent's table: compares it with the desired one and puts the difference in one batch. A
+//! packet therefore meets the rules from before the change or those from after it, never a mixture.
 
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Hook, MapTo, Nft, ObservedTable, Place, Rule, Set, Table,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Does changes in their order, as many as possible in one send. One that fails stops no other, but for what
-//! hangs on a device that could not be made.
+//! Applies changes in their order, and sends as many as possible at once. A failed change does not
+//! stop the others, except those on a device that could not be created.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -18,66 +18,70 @@ use super::reconciler::Secrets;
 use super::requests::{self, Step, is_removal};
 use super::udp_tunnel::UdpTunnel;
 
-/// How many requests are built before they are sent: a node has four for each of its peers, and more than this
-/// the kernel is not sent at once anyway. Their memory is used again for the next.
-const AT_ONCE: usize = 128;
+/// Number of requests that are built before they are sent. Larger batches would only use more
+/// memory, because the socket sends no more at once.
+const BATCH_SIZE: usize = 128;
 
-/// A change, and whether a route to its destination that is there would be another's.
+/// A change to send.
 #[derive(Debug, Clone)]
 struct Planned {
     change: Change,
-    exclusive: bool,
+    /// The change sets a route to a destination that was not observed, so an existing route to it
+    /// is foreign.
+    is_exclusive: bool,
 }
 
-/// What changes are done with.
+/// The sockets and values that changes need.
 pub(super) struct Applier<'a> {
     pub(super) nl: &'a Netlink,
     pub(super) wireguard: &'a mut Option<Wireguard>,
-    pub(super) carrier: &'a mut Option<UdpTunnel>,
+    pub(super) udp_tunnel: &'a mut Option<UdpTunnel>,
     pub(super) indices: &'a mut BTreeMap<IfName, IfIndex>,
-    pub(super) mark: &'a str,
+    pub(super) owner: &'a str,
     pub(super) secrets: &'a Secrets,
-    /// Of the udp backend.
+    /// Address of the udp backend.
     pub(super) listen: Option<SocketAddrV4>,
+    /// Queues of the udp backend.
     pub(super) queues: usize,
 }
 
-/// What became of changes.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     pub(super) outcome: Outcome,
-    /// Next hops that could not be made.
-    pub(super) lost_nexthops: Vec<u32>,
-    /// Some route was not made as there is one of another's, which has not been looked at.
-    pub(super) is_contested: bool,
+    /// IDs of next hops that could not be created.
+    pub(super) failed_nexthops: Vec<u32>,
+    /// A route was not set because of an existing foreign route that was not observed.
+    pub(super) has_unobserved_route: bool,
 }
 
-/// Changes whose requests have been collected, and not been sent.
+/// Changes whose requests were built but not sent.
 #[derive(Default)]
 struct Pending {
+    /// Each with its number of requests.
     changes: Vec<(Planned, usize)>,
     requests: Vec<Request>,
+    /// WireGuard peers of `device`.
     peers: Vec<(Change, PeerChange)>,
     device: Option<IfName>,
 }
 
 impl Applier<'_> {
-    /// `is_seen`: whether a route to this destination has been looked at. Without that, one that is there is
-    /// another's.
+    /// Applies the changes. `is_observed` returns whether a route to a destination was observed.
+    /// Without that, an existing route is foreign and is not replaced.
     pub(super) fn apply(
         &mut self,
         changes: Vec<Change>,
-        is_seen: impl Fn(&IpNet) -> bool,
+        is_observed: impl Fn(&IpNet) -> bool,
         applied: &mut Applied,
     ) {
         let mut pending = Pending::default();
-        // What hangs on these is not tried: it would only repeat the reason.
+        // Changes on these devices are skipped. They would only repeat the failure.
         let mut missing = BTreeSet::new();
         applied.outcome.changes.reserve(changes.len());
         for change in changes {
-            let exclusive =
-                matches!(&change, Change::SetRoute { route, .. } if !is_seen(&route.dst));
-            self.collect(Planned { change, exclusive }, &mut pending, applied, &mut missing);
+            let is_exclusive =
+                matches!(&change, Change::SetRoute { route, .. } if !is_observed(&route.dst));
+            self.collect(Planned { change, is_exclusive }, &mut pending, applied, &mut missing);
         }
         self.send(&mut pending, applied);
     }
@@ -89,12 +93,12 @@ impl Applier<'_> {
         applied: &mut Applied,
         missing: &mut BTreeSet<IfName>,
     ) {
-        let (mark, exclusive) = (self.mark, planned.exclusive);
-        let step = requests::step(&planned.change, mark, exclusive, |name| {
+        let (owner, is_exclusive) = (self.owner, planned.is_exclusive);
+        let step = requests::step(&planned.change, owner, is_exclusive, |name| {
             if missing.contains(&name) { None } else { self.index_of(name) }
         });
         if let Step::Send(request) = step {
-            if !pending.peers.is_empty() || pending.requests.len() >= AT_ONCE {
+            if !pending.peers.is_empty() || pending.requests.len() >= BATCH_SIZE {
                 self.send(pending, applied);
             }
             pending.changes.push((planned, 1));
@@ -110,28 +114,28 @@ impl Applier<'_> {
             return;
         }
         self.send(pending, applied);
-        let done = match step {
+        let result = match step {
             Step::Create(device) => match self.create(&device, applied) {
                 Ok(requests) => {
                     pending.changes.push((planned, requests.len()));
                     pending.requests.extend(requests);
                     return;
                 }
-                Err(why) => {
+                Err(reason) => {
                     missing.insert(device.name);
-                    Err(why)
+                    Err(reason)
                 }
             },
             Step::RemoveDevice(name) => self.remove_device(name, applied),
             Step::SetKeys { device, listen_port } => self.set_keys(device, listen_port, applied),
             Step::NoDevice(name) if missing.contains(&name) => return,
-            Step::NoDevice(name) => Err(format!("there is no device {name}")),
-            Step::Gone | Step::Leave | Step::Send(_) | Step::Peer { .. } => Ok(()),
+            Step::NoDevice(name) => Err(format!("device {name} does not exist")),
+            Step::Gone | Step::ByCaller | Step::Send(_) | Step::Peer { .. } => Ok(()),
         };
-        applied.note(planned.change, done);
+        applied.add(planned.change, result);
     }
 
-    /// Sends what has been collected.
+    /// Sends the pending requests and records their results.
     fn send(&mut self, pending: &mut Pending, applied: &mut Applied) {
         let Pending { changes, requests, peers, device } = std::mem::take(pending);
         if let Some(device) = device {
@@ -144,21 +148,22 @@ impl Applier<'_> {
             for one in results.by_ref().take(count) {
                 result = result.and(one);
             }
-            applied.note_answer(planned, result);
+            applied.add_answer(planned, result);
         }
     }
 
-    /// The device of a name; one that is not known yet is looked for once.
+    /// Returns the index of a device. Asks the kernel if it is not known yet.
     fn index_of(&mut self, name: IfName) -> Option<IfIndex> {
         if let Some(index) = self.indices.get(&name) {
             return Some(*index);
         }
-        let found = link::by_name(self.nl, name).ok().flatten()?;
-        self.indices.insert(name, found.index);
-        Some(found.index)
+        let link = link::by_name(self.nl, name).ok().flatten()?;
+        self.indices.insert(name, link.index);
+        Some(link.index)
     }
 
-    /// Makes a device and returns what is left to do. One that has come in between is another's.
+    /// Creates a device and returns the requests that finish it. Fails if a device of the name
+    /// exists: it is foreign, because it was not there when the state was read.
     fn create(
         &mut self,
         device: &DesiredDevice,
@@ -170,36 +175,36 @@ impl Applier<'_> {
         let index = match requests::create(device) {
             Some(request) => {
                 let created = self.nl.apply([request]);
-                created.map_err(|error| in_the_way(self.nl, device, &error))?;
+                created.map_err(|error| create_failure(self.nl, device, &error))?;
                 find(self.nl, name)?
             }
-            None => self.carry(name)?,
+            None => self.start_udp_tunnel(name)?,
         };
         self.indices.insert(name, index);
-        if let Err(why) = refuse_routers(name) {
-            // Packets of pods do not need it.
-            tracing::warn!(device = %name, why, "router advertisements are not refused");
+        if let Err(reason) = ignore_router_advertisements(name) {
+            // The device carries packets of pods all the same.
+            tracing::warn!(device = %name, reason, "router advertisements are not ignored");
         }
         if let DeviceKind::Wireguard { listen_port, .. } = device.kind {
             self.set_keys(name, listen_port, applied)?;
         }
-        Ok(requests::finish(device, self.mark, index))
+        Ok(requests::finish(device, self.owner, index))
     }
 
-    fn carry(&mut self, name: IfName) -> Result<IfIndex, String> {
-        // The one before has the name.
-        *self.carrier = None;
+    fn start_udp_tunnel(&mut self, name: IfName) -> Result<IfIndex, String> {
+        // The previous tunnel has a device of the same name.
+        *self.udp_tunnel = None;
         let listen = self.listen.ok_or("no address to listen on")?;
-        let carrier = UdpTunnel::start(name, listen, self.queues, || find(self.nl, name))?;
-        *self.carrier = Some(carrier);
+        let tunnel = UdpTunnel::start(name, listen, self.queues, || find(self.nl, name))?;
+        *self.udp_tunnel = Some(tunnel);
         find(self.nl, name)
     }
 
     fn remove_device(&mut self, name: IfName, applied: &mut Applied) -> Result<(), String> {
         let Some(index) = self.index_of(name) else { return Ok(()) };
         self.indices.remove(&name);
-        if self.carrier.as_ref().is_some_and(|carrier| carrier.index() == index) {
-            *self.carrier = None;
+        if self.udp_tunnel.as_ref().is_some_and(|tunnel| tunnel.index() == index) {
+            *self.udp_tunnel = None;
             return Ok(());
         }
         applied.outcome.requests += 1;
@@ -222,7 +227,8 @@ impl Applier<'_> {
         self.set_wireguard(device, &change, applied)
     }
 
-    /// All at once; one by one where that is refused, so that a bad one is found and stops no other.
+    /// Sets all peers at once. If the kernel refuses that, sets them one by one, so that an invalid
+    /// peer does not prevent the others.
     fn set_peers(
         &mut self,
         device: IfName,
@@ -231,19 +237,19 @@ impl Applier<'_> {
     ) {
         let all: Vec<PeerChange> = peers.iter().map(|(_, peer)| peer.clone()).collect();
         let change = DeviceChange { peers: &all, ..DeviceChange::default() };
-        let together = self.set_wireguard(device, &change, applied);
+        let all_at_once = self.set_wireguard(device, &change, applied);
         for (change, peer) in peers {
             let is_gone = is_removal(&change) && !self.indices.contains_key(&device);
-            let done = match &together {
+            let result = match &all_at_once {
                 _ if is_gone => Ok(()),
                 Ok(()) => Ok(()),
-                Err(why) if all.len() == 1 => Err(why.clone()),
+                Err(reason) if all.len() == 1 => Err(reason.clone()),
                 Err(_) => {
                     let one = DeviceChange { peers: &[peer], ..DeviceChange::default() };
                     self.set_wireguard(device, &one, applied)
                 }
             };
-            applied.note(change, done);
+            applied.add(change, result);
         }
     }
 
@@ -253,7 +259,8 @@ impl Applier<'_> {
         change: &DeviceChange<'_>,
         applied: &mut Applied,
     ) -> Result<(), String> {
-        let index = self.index_of(device).ok_or_else(|| format!("there is no device {device}"))?;
+        let index =
+            self.index_of(device).ok_or_else(|| format!("device {device} does not exist"))?;
         applied.outcome.requests += 1;
         let set = |socket: &Wireguard| socket.set(index, change);
         observe::open(self.wireguard).and_then(set).map_err(|error| error.to_string())
@@ -261,25 +268,25 @@ impl Applier<'_> {
 }
 
 impl Applied {
-    fn note(&mut self, change: Change, done: Result<(), String>) {
-        match done {
+    fn add(&mut self, change: Change, result: Result<(), String>) {
+        match result {
             Ok(()) => self.outcome.changes.push(change),
-            Err(why) => self.outcome.fail(&change, why),
+            Err(reason) => self.outcome.fail(&change, reason),
         }
     }
 
-    fn note_answer(&mut self, planned: Planned, result: kernel::Result<()>) {
-        let Planned { change, exclusive } = planned;
+    fn add_answer(&mut self, planned: Planned, result: kernel::Result<()>) {
+        let Planned { change, is_exclusive } = planned;
         match result {
             Err(error) if is_removal(&change) && error.is_not_found() => {}
-            Err(error) if exclusive && error.already_exists() && is_route(&change) => {
-                self.is_contested = true;
+            Err(error) if is_exclusive && error.already_exists() => {
+                self.has_unobserved_route = true;
                 return;
             }
             Err(error) if error.already_exists() && matches!(change, Change::AddAddress(_)) => {}
             Err(error) => {
                 if let Change::AddNexthop { id, .. } = change {
-                    self.lost_nexthops.push(id);
+                    self.failed_nexthops.push(id);
                 }
                 self.outcome.fail(&change, error);
                 return;
@@ -290,34 +297,31 @@ impl Applied {
     }
 }
 
-fn is_route(change: &Change) -> bool {
-    matches!(change, Change::SetRoute { .. })
-}
-
 fn find(nl: &Netlink, name: IfName) -> Result<IfIndex, String> {
     match link::by_name(nl, name) {
         Ok(Some(link)) => Ok(link.index),
-        Ok(None) => Err(format!("{name} has gone again")),
+        Ok(None) => Err(format!("device {name} was removed meanwhile")),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Why a device could not be made. The kernel does not say which other one has the number of a tunnel.
-fn in_the_way(nl: &Netlink, device: &DesiredDevice, error: &kernel::Error) -> String {
-    let DeviceKind::Vxlan(wanted) = device.kind else { return error.to_string() };
+/// Returns the reason why a device could not be created. The kernel does not name the other device
+/// that has the same VNI and port.
+fn create_failure(nl: &Netlink, device: &DesiredDevice, error: &kernel::Error) -> String {
+    let DeviceKind::Vxlan(desired) = device.kind else { return error.to_string() };
     if !error.already_exists() {
         return error.to_string();
     }
-    let is_like = |link: &Link| match link.detail {
-        Detail::Vxlan(vxlan) => (vxlan.id, vxlan.port) == (wanted.vni, wanted.port),
+    let has_same_vni = |link: &Link| match link.detail {
+        Detail::Vxlan(vxlan) => (vxlan.id, vxlan.port) == (desired.vni, desired.port),
         _ => false,
     };
     let others = link::list_of_kind(nl, "vxlan").unwrap_or_default();
-    match others.into_iter().find(is_like) {
+    match others.into_iter().find(has_same_vni) {
         Some(other) => {
-            let (vni, port) = (wanted.vni, wanted.port);
+            let (vni, port) = (desired.vni, desired.port);
             format!(
-                "{error}: {} has VNI {vni} and port {port} already; remove it or choose another VNI",
+                "{error}: {} already has VNI {vni} and port {port}; remove it or choose another VNI",
                 other.name
             )
         }
@@ -325,10 +329,10 @@ fn in_the_way(nl: &Netlink, device: &DesiredDevice, error: &kernel::Error) -> St
     }
 }
 
-/// Makes the device ignore router advertisements: no peer may give this node addresses or routes. Netlink has no
-/// attribute for that. Without IPv6 there is nothing to refuse.
-fn refuse_routers(name: IfName) -> Result<(), String> {
-    match try_to_refuse_routers(name) {
+/// Makes a device ignore router advertisements, so that no peer can give this node addresses or
+/// routes. Netlink has no attribute for that. Nothing has to be done without IPv6.
+fn ignore_router_advertisements(name: IfName) -> Result<(), String> {
+    match try_ignore_router_advertisements(name) {
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(true) => Ok(()),
@@ -339,17 +343,17 @@ fn refuse_routers(name: IfName) -> Result<(), String> {
     }
 }
 
-/// Whether the device ignores them now.
-fn try_to_refuse_routers(name: IfName) -> kernel::Result<bool> {
-    let switch = |key: &str| format!("net/ipv6/conf/{name}/{key}");
-    let accept = switch("accept_ra");
-    let found = sysctl::read(&accept)?;
-    if found == "0" {
+/// Returns whether the device ignores router advertisements now.
+fn try_ignore_router_advertisements(name: IfName) -> kernel::Result<bool> {
+    let path = |key: &str| format!("net/ipv6/conf/{name}/{key}");
+    let accept_ra = path("accept_ra");
+    let value = sysctl::read(&accept_ra)?;
+    if value == "0" {
         return Ok(true);
     }
-    if sysctl::is_writable(&accept)? {
-        return sysctl::write(&accept, "0").map(|()| true);
+    if sysctl::is_writable(&accept_ra)? {
+        return sysctl::write(&accept_ra, "0").map(|()| true);
     }
-    // The kernel ignores them on a device that forwards, unless the value is 2.
-    Ok(found == "1" && sysctl::read(&switch("forwarding"))? == "1")
+    // On a device that forwards, the kernel ignores them unless accept_ra is 2.
+    Ok(value == "1" && sysctl::read(&path("forwarding"))? == "1")
 }

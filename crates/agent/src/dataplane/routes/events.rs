@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a change in the kernel is any of our business. Pure.
+//! Decides what an event of the kernel means for the agent. Pure.
 //!
-//! Our own changes are told to us, too: what is now as it is wanted, and the removal of what is not wanted,
-//! are no reason for anything.
+//! The agent's own changes cause events too. An event has no impact if the object is now as
+//! desired, or if an object that is not desired was removed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,9 @@ use kernel::neigh::{self, Neigh};
 use kernel::nexthop::Nexthop;
 use kernel::route::{self, PROTOCOL_BOOT};
 use kernel::{Family, IfIndex, IfName};
-use overlay::desired::{DesiredDevice, DesiredState, DeviceAddress, DeviceKind, Gateway};
+use overlay::desired::{
+    DesiredDevice, DesiredRoute, DesiredState, DeviceAddress, DeviceKind, Gateway,
+};
 use overlay::observed::ObservedRoute;
 use overlay::ownership::PROTOCOL;
 use overlay::plan::Underlay;
@@ -26,30 +28,34 @@ use super::observe::is_unicast;
 use super::target::Target;
 use crate::blackhole;
 
-/// What is to be done about changes.
+/// What has to be done after events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventImpact {
-    /// Something of ours may no longer be as it should.
+    /// An object may differ from the desired state.
     pub compare: bool,
-    /// The interface to other nodes has changed.
+    /// The underlay interface has changed.
     pub underlay: bool,
-    /// Other peers may be on a link.
+    /// Other peers may be on a link now.
     pub on_link: bool,
-    /// Forwarding was turned off or on, or a blackhole has gone.
-    pub rules: bool,
+    /// A forwarding sysctl has changed, or a blackhole route was removed.
+    pub forwarding: bool,
 }
 
 impl EventImpact {
-    const NONE: Self = Self { compare: false, underlay: false, on_link: false, rules: false };
+    const NONE: Self = Self { compare: false, underlay: false, on_link: false, forwarding: false };
 
-    /// Both.
+    /// The impact of all events, after some were lost.
+    pub(super) const ALL: Self =
+        Self { compare: true, underlay: true, on_link: true, forwarding: true };
+
+    /// Returns the impact of both events.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
             compare: self.compare || other.compare,
             underlay: self.underlay || other.underlay,
             on_link: self.on_link || other.on_link,
-            rules: self.rules || other.rules,
+            forwarding: self.forwarding || other.forwarding,
         }
     }
 
@@ -58,22 +64,22 @@ impl EventImpact {
     }
 }
 
-/// What is wanted, and under which numbers it is there.
+/// The state to compare events with.
 pub(super) struct View<'a> {
-    pub(super) wanting: &'a Target,
-    pub(super) numbers: &'a NexthopIds,
+    pub(super) target: &'a Target,
+    pub(super) nexthop_ids: &'a NexthopIds,
     pub(super) indices: &'a BTreeMap<IfName, IfIndex>,
-    /// Whether nothing has failed.
-    pub(super) is_settled: bool,
+    pub(super) is_converged: bool,
 }
 
-/// Without a network, somebody may be waiting for an interface that could hold it up.
+/// Returns the impact of an event without a network. The agent may be waiting for an underlay.
 pub(super) fn without_network(event: &Event) -> EventImpact {
     let underlay = matches!(event.object, Object::Link(_) | Object::Addr(_));
     EventImpact { underlay, ..EventImpact::NONE }
 }
 
-pub(super) fn of(event: &Event, view: &View<'_>) -> EventImpact {
+/// Returns the impact of an event.
+pub(super) fn impact(event: &Event, view: &View<'_>) -> EventImpact {
     let is_removal = event.is_removal;
     match &event.object {
         Object::Link(link) => view.link(link, is_removal),
@@ -83,96 +89,105 @@ pub(super) fn of(event: &Event, view: &View<'_>) -> EventImpact {
         Object::Fdb(entry) => EventImpact::compare_if(view.fdb(entry, is_removal)),
         Object::Nexthop(nexthop) => EventImpact::compare_if(view.nexthop(nexthop, is_removal)),
         Object::Forwarding(family, _) => {
-            EventImpact { rules: view.forwards(*family), ..EventImpact::NONE }
+            EventImpact { forwarding: view.has_family(*family), ..EventImpact::NONE }
         }
     }
 }
 
 impl View<'_> {
-    fn wanted(&self) -> &DesiredState {
-        &self.wanting.network.plan().desired
+    fn desired(&self) -> &DesiredState {
+        &self.target.network.plan().desired
     }
 
     fn underlay(&self) -> &Underlay {
-        self.wanting.network.underlay()
+        self.target.network.underlay()
     }
 
     fn name_of(&self, index: IfIndex) -> Option<IfName> {
         self.indices.iter().find(|(_, one)| **one == index).map(|(name, _)| *name)
     }
 
-    /// The device of ours with this number.
+    /// Returns the desired device that has this index.
     fn device(&self, index: IfIndex) -> Option<&DesiredDevice> {
-        self.wanted().devices.get(&self.name_of(index)?)
+        self.desired().devices.get(&self.name_of(index)?)
     }
 
     fn has_prefix(&self, prefix: IpNet) -> bool {
-        self.wanting.scope.networks.iter().any(|network| network.contains(&prefix))
+        self.target.ownership.networks.iter().any(|network| network.contains(&prefix))
+    }
+
+    fn has_family(&self, family: Family) -> bool {
+        self.target.network.conf().networks.get(family).is_some()
     }
 
     fn link(&self, link: &Link, is_removal: bool) -> EventImpact {
-        let by_name = self.wanted().devices.get(&link.name);
+        let by_name = self.desired().devices.get(&link.name);
         if let Some(device) = by_name.or_else(|| self.device(link.index)) {
-            let is_known = self.indices.get(&device.name) == Some(&link.index);
-            // One that has gone and is known by another number is one that we have removed ourselves.
-            let is_wrong =
-                if is_removal { is_known } else { !(is_known && self.is_right(device, link)) };
-            return EventImpact::compare_if(is_wrong);
+            let is_current = self.indices.get(&device.name) == Some(&link.index);
+            // If the removed device has another index, the agent has removed and re-created it.
+            let differs =
+                if is_removal { is_current } else { !is_current || !self.matches(device, link) };
+            return EventImpact::compare_if(differs);
         }
         let underlay = self.underlay();
         let is_underlay = link.index == underlay.index || link.name == underlay.name;
-        let is_as_known = link.index == underlay.index
+        let is_unchanged = link.index == underlay.index
             && link.name == underlay.name
             && link.mtu == underlay.mtu
             && link.is_up()
             && !is_removal;
-        let carries_ours = is_underlay && self.wanting.network.needs_on_link()
+        let carries_routes = is_underlay && self.target.network.needs_on_link()
             || underlay.on_link.values().any(|name| *name == link.name);
-        // Routes and next hops go without a word when their link goes down, and are refused until it is up.
+        // If a link goes down, the kernel removes its routes and next hops without events. It
+        // refuses new ones until the link is up.
         let is_down = is_removal || !link.is_up() || !link.has_carrier();
         EventImpact {
-            compare: carries_ours && (is_down || !self.is_settled),
-            underlay: is_underlay && !is_as_known,
-            on_link: carries_ours && is_down,
-            rules: false,
+            compare: carries_routes && (is_down || !self.is_converged),
+            underlay: is_underlay && !is_unchanged,
+            on_link: carries_routes && is_down,
+            forwarding: false,
         }
     }
 
-    /// As far as an event tells.
-    fn is_right(&self, device: &DesiredDevice, link: &Link) -> bool {
-        let is_kind = match (&device.kind, &link.detail) {
-            (DeviceKind::Vxlan(wanted), Detail::Vxlan(found)) => {
-                link.mac == Some(wanted.mac)
-                    && found.id == wanted.vni
-                    && found.link == Some(wanted.lower.index)
-                    && found.local == Some(wanted.local)
-                    && found.port == wanted.port
-                    && found.learning == wanted.learning
-                    && found.gbp == wanted.gbp
+    /// Compares a device with the attributes that an event has.
+    fn matches(&self, device: &DesiredDevice, link: &Link) -> bool {
+        let has_attributes = match (&device.kind, &link.detail) {
+            (DeviceKind::Vxlan(desired), Detail::Vxlan(observed)) => {
+                link.mac == Some(desired.mac)
+                    && observed.id == desired.vni
+                    && observed.link == Some(desired.lower.index)
+                    && observed.local == Some(desired.local)
+                    && observed.port == desired.port
+                    && observed.learning == desired.learning
+                    && observed.gbp == desired.gbp
             }
-            (DeviceKind::Ipip { local }, Detail::Ipip(found)) => found.local == Some(*local),
+            (DeviceKind::Ipip { local }, Detail::Ipip(observed)) => observed.local == Some(*local),
             (kind, _) => link.is_kind(kind.name()),
         };
-        let is_marked = link.alias.as_deref() == Some(self.wanting.scope.owner.as_str());
-        is_kind && is_marked && link.name == device.name && link.mtu == device.mtu && link.is_up()
+        let has_owner = link.alias.as_deref() == Some(self.target.ownership.owner.as_str());
+        has_attributes
+            && has_owner
+            && link.name == device.name
+            && link.mtu == device.mtu
+            && link.is_up()
     }
 
     fn addr(&self, addr: &Addr, is_removal: bool) -> EventImpact {
         if let Some(device) = self.device(addr.index) {
             let address = DeviceAddress { device: device.name, prefix: addr.prefix };
-            let is_wanted = self.wanted().addresses.contains(&address);
-            let is_surplus = !is_wanted && self.has_prefix(addr.prefix);
-            return EventImpact::compare_if(if is_removal { is_wanted } else { is_surplus });
+            let is_desired = self.desired().addresses.contains(&address);
+            let is_surplus = !is_desired && self.has_prefix(addr.prefix);
+            return EventImpact::compare_if(if is_removal { is_desired } else { is_surplus });
         }
         let underlay = self.underlay();
         if addr.index != underlay.index {
             return EventImpact::NONE;
         }
         let is_in_use = underlay.addresses.iter().any(|one| one == addr.prefix.addr());
-        // One that the kernel has given by itself is never the better one.
-        let is_better = addr.scope == route::SCOPE_UNIVERSE;
-        let is_news = if is_removal { is_in_use } else { !is_in_use && is_better };
-        EventImpact { underlay: is_news, ..EventImpact::NONE }
+        // A link-local address is never preferred.
+        let is_candidate = addr.scope == route::SCOPE_UNIVERSE;
+        let underlay = if is_removal { is_in_use } else { !is_in_use && is_candidate };
+        EventImpact { underlay, ..EventImpact::NONE }
     }
 
     fn route(&self, route: &route::Route, is_removal: bool) -> EventImpact {
@@ -180,66 +195,54 @@ impl View<'_> {
             return EventImpact::NONE;
         }
         let on_link = route.protocol != PROTOCOL
-            && self.wanting.network.needs_on_link()
-            && self.leads_to_peers(route.dst);
-        let rules = is_removal && blackhole::is_ours(route) && self.has_prefix(route.dst);
+            && self.target.network.needs_on_link()
+            && self.contains_peers(route.dst);
+        let forwarding = is_removal && blackhole::is_ours(route) && self.has_prefix(route.dst);
         EventImpact {
-            compare: self.concerns_route(route, is_removal),
+            compare: self.route_differs(route, is_removal),
             on_link,
-            rules,
+            forwarding,
             ..EventImpact::NONE
         }
     }
 
-    /// Whether the switch decides about the network's packets. One that somebody turns on may be the end of a
-    /// problem.
-    fn forwards(&self, family: Family) -> bool {
-        self.wanting.network.conf().networks.get(family).is_some()
-    }
-
-    fn concerns_route(&self, route: &route::Route, is_removal: bool) -> bool {
+    fn route_differs(&self, route: &route::Route, is_removal: bool) -> bool {
         let metric = route.priority.unwrap_or(0);
-        if let Some(wanted) = self.wanted().routes.get(&route.dst) {
-            if metric != wanted.metric() {
+        if let Some(desired) = self.desired().routes.get(&route.dst) {
+            if metric != desired.metric() {
                 return route.protocol == PROTOCOL && !is_removal;
             }
-            return is_removal || !self.is_route_right(wanted, route);
+            return is_removal || !self.is_desired_route(desired, route);
         }
-        let is_on_ours = route.oif.is_some_and(|index| self.device(index).is_some());
+        let is_on_own_device = route.oif.is_some_and(|index| self.device(index).is_some());
         let is_surplus = match route.protocol {
-            PROTOCOL => is_on_ours || self.has_prefix(route.dst),
-            PROTOCOL_BOOT => is_on_ours,
+            PROTOCOL => is_on_own_device || self.has_prefix(route.dst),
+            PROTOCOL_BOOT => is_on_own_device,
             _ => false,
         };
         is_surplus && !is_removal
     }
 
-    fn is_route_right(
-        &self,
-        wanted: &overlay::desired::DesiredRoute,
-        route: &route::Route,
-    ) -> bool {
-        let number = Gateway::of(wanted).and_then(|one| self.numbers.by_gateway().get(&one));
-        // The kernel may show no more than the number.
-        if route.oif.is_none() && wanted.next_hop().is_some() {
-            return route.protocol == PROTOCOL
-                && number.is_some()
-                && route.nexthop.as_ref() == number;
+    fn is_desired_route(&self, desired: &DesiredRoute, route: &route::Route) -> bool {
+        let id = Gateway::of(desired).and_then(|one| self.nexthop_ids.by_gateway().get(&one));
+        // The event may have only the ID of the next-hop object, without its device and gateway.
+        if route.oif.is_none() && desired.next_hop().is_some() {
+            return route.protocol == PROTOCOL && id.is_some() && route.nexthop.as_ref() == id;
         }
-        let found = ObservedRoute::from_kernel(route, |index| self.name_of(index));
-        found.is_some_and(|found| found.protocol == PROTOCOL && found.route == *wanted)
+        let observed = ObservedRoute::from_kernel(route, |index| self.name_of(index));
+        observed.is_some_and(|observed| observed.protocol == PROTOCOL && observed.route == *desired)
     }
 
-    /// Whether a route to there can be one to a peer.
-    fn leads_to_peers(&self, dst: IpNet) -> bool {
-        let (first, last): (IpAddr, IpAddr) = (dst.network(), dst.broadcast());
-        self.wanting.publics.range(first..=last).next().is_some()
+    /// Returns whether the public address of a peer is inside this prefix.
+    fn contains_peers(&self, prefix: IpNet) -> bool {
+        let (first, last): (IpAddr, IpAddr) = (prefix.network(), prefix.broadcast());
+        self.target.public_addresses.range(first..=last).next().is_some()
     }
 
     fn neigh(&self, neigh: &Neigh, is_removal: bool) -> bool {
         let Some(device) = self.device(neigh.index) else { return false };
         let is_permanent = neigh.state & neigh::PERMANENT != 0;
-        match self.wanted().neighbours.get(&(device.name, neigh.ip)) {
+        match self.desired().neighbours.get(&(device.name, neigh.ip)) {
             Some(mac) => is_removal || !is_permanent || neigh.mac != Some(*mac),
             None => !is_removal && is_permanent && neigh.mac.is_some(),
         }
@@ -247,8 +250,8 @@ impl View<'_> {
 
     fn fdb(&self, entry: &Fdb, is_removal: bool) -> bool {
         let Some(device) = self.device(entry.index) else { return false };
-        let wanted = self.wanted().forwarding.get(&(device.name, entry.mac));
-        match wanted {
+        let desired = self.desired().forwarding.get(&(device.name, entry.mac));
+        match desired {
             Some(dst) if is_removal => entry.dst == Some(*dst),
             Some(dst) => entry.dst != Some(*dst) || !is_unicast(entry),
             None => !is_removal && is_unicast(entry) && entry.dst.is_some(),
@@ -256,17 +259,17 @@ impl View<'_> {
     }
 
     fn nexthop(&self, nexthop: &Nexthop, is_removal: bool) -> bool {
-        match self.numbers.gateway(nexthop.id) {
+        match self.nexthop_ids.gateway(nexthop.id) {
             Some(gateway) => {
-                let is_same = nexthop.gateway == Some(gateway.address)
+                let is_unchanged = nexthop.gateway == Some(gateway.address)
                     && nexthop.oif.and_then(|index| self.name_of(index)) == Some(gateway.device)
                     && nexthop.onlink == gateway.onlink;
-                is_removal || !is_same
+                is_removal || !is_unchanged
             }
             None => {
-                let range = self.wanting.scope.nexthops.as_ref();
-                let is_ours = range.is_some_and(|range| range.contains(&nexthop.id));
-                !is_removal && nexthop.protocol == PROTOCOL && is_ours
+                let range = self.target.ownership.nexthops.as_ref();
+                let is_own = range.is_some_and(|range| range.contains(&nexthop.id));
+                !is_removal && nexthop.protocol == PROTOCOL && is_own
             }
         }
     }

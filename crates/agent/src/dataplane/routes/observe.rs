@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads what there is: devices by name, then what hangs on those that are ours; routes by protocol and by
-//! device. What pods have is not looked at.
+//! Reads the kernel state: devices by name, then addresses, neighbours and forwarding entries of
+//! the agent's devices, and routes by protocol and by device. Interfaces and routes of pods are not
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,77 +19,76 @@ use overlay::observed::{
 };
 use overlay::ownership::{Ownership, PROTOCOL};
 
-/// A session of WireGuard ends after so long without a handshake (`REJECT_AFTER_TIME`).
-const ALIVE: Duration = Duration::from_secs(180);
+/// A WireGuard session ends this long after the last handshake (`REJECT_AFTER_TIME`).
+const SESSION_LIFETIME: Duration = Duration::from_secs(180);
 
-/// Which routes are read.
+/// The routes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Routes {
-    /// Of our protocol, and flannel's on our devices.
-    Ours,
-    /// All of the main table, where one of others is in the way.
+pub(super) enum RouteSelection {
+    /// podwire's routes, and flannel's routes on the agent's devices.
+    Own,
+    /// All routes of the main table, to find foreign ones that conflict.
     All,
 }
 
-/// What there is, and under which numbers.
+/// The observed state, and the indices of devices.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
-    pub(super) found: ObservedState,
+pub(super) struct Observation {
+    pub(super) state: ObservedState,
     pub(super) indices: BTreeMap<IfName, IfIndex>,
 }
 
-/// What is to be read, and with what.
-pub(super) struct Reader<'a> {
+pub(super) struct Observer<'a> {
     pub(super) nl: &'a Netlink,
     pub(super) wireguard: &'a mut Option<Wireguard>,
-    pub(super) scope: &'a Ownership,
-    pub(super) routes: Routes,
-    /// Whether this process carries the packets of a TUN device.
-    pub(super) carries: &'a dyn Fn(IfIndex) -> bool,
+    pub(super) ownership: &'a Ownership,
+    pub(super) routes: RouteSelection,
+    /// Returns whether this process carries the packets of a TUN device.
+    pub(super) is_served: &'a dyn Fn(IfIndex) -> bool,
 }
 
-/// The names of devices with our mark: all links are listed for it.
-pub(super) fn marked(nl: &Netlink, mark: &str) -> kernel::Result<BTreeSet<IfName>> {
+/// Returns the names of devices that have the owner tag as alias. Lists all links.
+pub(super) fn devices_of(nl: &Netlink, owner: &str) -> kernel::Result<BTreeSet<IfName>> {
     let links = link::list(nl)?;
-    let ours = links.iter().filter(|link| link.alias.as_deref() == Some(mark));
-    Ok(ours.map(|link| link.name).collect())
+    let own = links.iter().filter(|link| link.alias.as_deref() == Some(owner));
+    Ok(own.map(|link| link.name).collect())
 }
 
-impl Reader<'_> {
-    /// Reads; of devices those with these names.
-    pub(super) fn read(&mut self, names: &BTreeSet<IfName>) -> kernel::Result<Reading> {
-        let mut reading = Reading::default();
-        let mut ours = Vec::new();
+impl Observer<'_> {
+    /// Reads the state, with the devices that have these names.
+    pub(super) fn observe(&mut self, names: &BTreeSet<IfName>) -> kernel::Result<Observation> {
+        let mut observation = Observation::default();
+        let mut own = Vec::new();
         for name in names {
-            // The kernel looks among alternative names, too.
+            // The kernel finds devices by alternative names as well.
             let Some(link) = link::by_name(self.nl, *name)?.filter(|link| link.name == *name)
             else {
                 continue;
             };
-            let device = self.device(&link, &mut reading.found)?;
-            reading.indices.insert(*name, link.index);
-            if self.scope.owns_device(&device) {
-                ours.push(link);
+            let device = self.device(&link, &mut observation.state)?;
+            observation.indices.insert(*name, link.index);
+            if self.ownership.owns_device(&device) {
+                own.push(link);
             }
-            reading.found.devices.push(device);
+            observation.state.devices.push(device);
         }
-        for link in &ours {
-            self.read_on(link, &mut reading.found)?;
+        for link in &own {
+            self.observe_device(link, &mut observation.state)?;
         }
-        self.read_routes(&ours, &mut reading)?;
-        Ok(reading)
+        self.observe_routes(&own, &mut observation)?;
+        Ok(observation)
     }
 
-    fn device(&mut self, link: &Link, found: &mut ObservedState) -> kernel::Result<ObservedDevice> {
+    fn device(&mut self, link: &Link, state: &mut ObservedState) -> kernel::Result<ObservedDevice> {
         let kind = match (&link.detail, link.kind.as_deref()) {
             (Detail::Vxlan(vxlan), _) => vxlan_kind(vxlan, link.mac),
             (Detail::Ipip(ipip), _) if ipip.remote.is_none() => {
                 let local = ipip.local.unwrap_or(Ipv4Addr::UNSPECIFIED);
                 Some(DeviceKind::Ipip { local })
             }
-            (_, Some("wireguard")) => self.wireguard_kind(link, found)?,
-            // One whose packets another process carries, or nobody, is of no use.
-            (_, Some("tun")) => (self.carries)(link.index).then_some(DeviceKind::Tun),
+            (_, Some("wireguard")) => self.wireguard_kind(link, state)?,
+            // A TUN device without this process behind it has to be created again.
+            (_, Some("tun")) => (self.is_served)(link.index).then_some(DeviceKind::Tun),
             _ => None,
         };
         let other =
@@ -102,27 +102,27 @@ impl Reader<'_> {
         })
     }
 
-    /// A device with its peers. None where it has gone meanwhile.
+    /// Reads a WireGuard device and its peers. Returns `None` if the device was removed meanwhile.
     fn wireguard_kind(
         &mut self,
         link: &Link,
-        found: &mut ObservedState,
+        state: &mut ObservedState,
     ) -> kernel::Result<Option<DeviceKind>> {
         let Some(device) = open(self.wireguard)?.get(link.index)? else { return Ok(None) };
         let now = SystemTime::now();
         for peer in &device.peers {
             let key = (link.name, peer.public_key);
-            found.wireguard.insert(key, found_peer(peer, now));
+            state.wireguard.insert(key, wireguard_peer(peer, now));
         }
         let public_key = device.public_key.unwrap_or(PublicKey([0; 32]));
         Ok(Some(DeviceKind::Wireguard { public_key, listen_port: device.listen_port }))
     }
 
-    /// Addresses, neighbours and forwarding entries of a device of ours.
-    fn read_on(&self, link: &Link, found: &mut ObservedState) -> kernel::Result<()> {
+    /// Reads addresses, neighbours and forwarding entries of one of the agent's devices.
+    fn observe_device(&self, link: &Link, state: &mut ObservedState) -> kernel::Result<()> {
         let device = link.name;
         let addresses = addr::list(self.nl, Some(link.index))?;
-        found
+        state
             .addresses
             .extend(addresses.iter().map(|addr| DeviceAddress { device, prefix: addr.prefix }));
         if !link.is_kind("vxlan") {
@@ -132,39 +132,39 @@ impl Reader<'_> {
             let all = neigh::list(self.nl, family, Some(link.index))?;
             let permanent = all.iter().filter(|neigh| neigh.state & neigh::PERMANENT != 0);
             let with_mac = permanent.filter_map(|neigh| Some(((device, neigh.ip), neigh.mac?)));
-            found.neighbours.extend(with_mac);
+            state.neighbours.extend(with_mac);
         }
         let entries = fdb::list(self.nl, link.index)?;
         let entries = entries.iter().filter(|entry| is_unicast(entry));
         let entries = entries.filter_map(|entry| Some((device, entry.mac, entry.dst?)));
-        found.forwarding.extend(entries);
+        state.forwarding.extend(entries);
         Ok(())
     }
 
-    fn read_routes(&self, ours: &[Link], reading: &mut Reading) -> kernel::Result<()> {
-        let nexthops = match self.scope.nexthops {
+    fn observe_routes(&self, own: &[Link], observation: &mut Observation) -> kernel::Result<()> {
+        let nexthops = match self.ownership.nexthops {
             Some(_) => nexthop::list(self.nl, NexthopFilter::default())?,
             None => Vec::new(),
         };
         let main = RouteFilter { table: Some(TABLE_MAIN), ..RouteFilter::default() };
         let mut routes = Vec::new();
         match self.routes {
-            Routes::All => routes.extend(route::list(self.nl, main)?),
-            Routes::Ours => {
+            RouteSelection::All => routes.extend(route::list(self.nl, main)?),
+            RouteSelection::Own => {
                 let of = |protocol| RouteFilter { protocol: Some(protocol), ..main };
                 routes.extend(route::list(self.nl, of(PROTOCOL))?);
-                for link in ours {
-                    let flannels = of(route::PROTOCOL_BOOT);
-                    let filter = RouteFilter { oif: Some(link.index), ..flannels };
+                for link in own {
+                    let flannel = of(route::PROTOCOL_BOOT);
+                    let filter = RouteFilter { oif: Some(link.index), ..flannel };
                     routes.extend(route::list(self.nl, filter)?);
                 }
             }
         }
-        let mut names = Names::new(self.nl, &reading.indices);
+        let mut names = Names::new(self.nl, &observation.indices);
         for one in &nexthops {
             let gateway = names.gateway(one)?;
             let nexthop = ObservedNexthop { gateway, protocol: one.protocol };
-            reading.found.nexthops.insert(one.id, nexthop);
+            observation.state.nexthops.insert(one.id, nexthop);
         }
         let by_id: HashMap<u32, &Nexthop> = nexthops.iter().map(|one| (one.id, one)).collect();
         for mut route in routes {
@@ -173,19 +173,19 @@ impl Reader<'_> {
                 names.of(index)?;
             }
             match ObservedRoute::from_kernel(&route, |index| names.known(index)) {
-                Some(found) => reading.found.routes.push(found),
+                Some(observed) => observation.state.routes.push(observed),
                 None if route.priority.unwrap_or(0) == default_metric(route.dst) => {
-                    reading.found.blocking_routes.insert(route.dst, route.protocol);
+                    observation.state.blocking_routes.insert(route.dst, route.protocol);
                 }
                 None => {}
             }
         }
-        reading.indices = names.into_indices();
+        observation.indices = names.into_indices();
         Ok(())
     }
 }
 
-/// The socket, opened when it is first needed.
+/// Returns the WireGuard socket. Opens it at the first call.
 pub(super) fn open(wireguard: &mut Option<Wireguard>) -> kernel::Result<&Wireguard> {
     let socket = match wireguard.take() {
         Some(socket) => socket,
@@ -194,7 +194,8 @@ pub(super) fn open(wireguard: &mut Option<Wireguard>) -> kernel::Result<&Wiregua
     Ok(wireguard.insert(socket))
 }
 
-/// None for one that also sends to a group, which ours do not.
+/// Returns `None` for a device with a multicast group or a default remote address, which the
+/// agent's devices do not have.
 fn vxlan_kind(vxlan: &link::Vxlan, mac: Option<MacAddr>) -> Option<DeviceKind> {
     if vxlan.group.is_some() {
         return None;
@@ -210,10 +211,10 @@ fn vxlan_kind(vxlan: &link::Vxlan, mac: Option<MacAddr>) -> Option<DeviceKind> {
     }))
 }
 
-fn found_peer(peer: &wireguard::Peer, now: SystemTime) -> ObservedWireguardPeer {
+fn wireguard_peer(peer: &wireguard::Peer, now: SystemTime) -> ObservedWireguardPeer {
     let is_alive = peer.last_handshake.is_some_and(|then| {
-        // One of the future is one before the clock was set.
-        now.duration_since(then).is_ok_and(|since| since < ALIVE)
+        // A handshake in the future was before the clock was set.
+        now.duration_since(then).is_ok_and(|elapsed| elapsed < SESSION_LIFETIME)
     });
     ObservedWireguardPeer {
         endpoint: peer.endpoint,
@@ -224,15 +225,16 @@ fn found_peer(peer: &wireguard::Peer, now: SystemTime) -> ObservedWireguardPeer 
     }
 }
 
-/// One of a node. Where broadcasts go is not the plan's business.
+/// Returns whether a forwarding entry is the permanent entry of one node. The plan does not cover
+/// broadcast entries, which have the MAC address zero.
 pub(super) fn is_unicast(entry: &fdb::Fdb) -> bool {
     entry.flags & fdb::SELF != 0
         && entry.state & neigh::PERMANENT != 0
         && entry.mac != MacAddr([0; 6])
 }
 
-/// What the kernel leaves out where it is told not to repeat a next hop in its routes
-/// (`net.ipv4.nexthop_compat_mode`).
+/// Adds device and gateway of the next-hop object to a route. With `net.ipv4.nexthop_compat_mode=0`
+/// the kernel leaves them out of the route.
 pub(crate) fn complete(route: &mut route::Route, nexthops: &HashMap<u32, &Nexthop>) {
     if route.oif.is_some() {
         return;
@@ -241,7 +243,7 @@ pub(crate) fn complete(route: &mut route::Route, nexthops: &HashMap<u32, &Nextho
     (route.oif, route.gateway, route.onlink) = (nexthop.oif, nexthop.gateway, nexthop.onlink);
 }
 
-/// Names of devices, each asked for once.
+/// Names of devices by index. Asks the kernel for each once.
 struct Names<'a> {
     nl: &'a Netlink,
     names: HashMap<IfIndex, Option<IfName>>,

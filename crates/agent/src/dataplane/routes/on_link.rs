@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which peers are on a link, as the routes say: those need no tunnel.
+//! Finds the peers that the routing table reaches without a gateway. They need no tunnel.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,27 +10,27 @@ use overlay::plan::Network;
 
 use super::target::PeerUpdate;
 
-/// Looks up all peers again. Whether anything has changed. `is_ours` tells of tunnels, which are no link to a
-/// peer.
+/// Looks up all peers again. Returns whether anything has changed. `is_tunnel` selects the agent's
+/// devices: a peer behind a tunnel is not on a link.
 pub(super) fn refresh(
     nl: &Netlink,
     network: &mut Network,
-    is_ours: impl Fn(IfName) -> bool,
+    is_tunnel: impl Fn(IfName) -> bool,
 ) -> kernel::Result<bool> {
     if !network.needs_on_link() {
         return Ok(false);
     }
     let addresses: Vec<IpAddr> = network.public_addresses().collect();
-    let found = look_up(nl, &addresses, is_ours)?;
-    Ok(network.set_on_link(found))
+    let on_link = look_up(nl, &addresses, is_tunnel)?;
+    Ok(network.set_on_link(on_link))
 }
 
-/// Looks up addresses that no peer has had.
+/// Looks up the addresses in these updates that no peer has yet.
 pub(super) fn learn(
     nl: &Netlink,
     network: &mut Network,
     updates: &[PeerUpdate],
-    is_ours: impl Fn(IfName) -> bool,
+    is_tunnel: impl Fn(IfName) -> bool,
 ) -> kernel::Result<()> {
     if !network.needs_on_link() {
         return Ok(());
@@ -42,23 +42,23 @@ pub(super) fn learn(
             addresses.extend(public.iter().filter(|address| !network.has_public_address(*address)));
         }
     }
-    let found = look_up(nl, &addresses, is_ours)?;
+    let on_link = look_up(nl, &addresses, is_tunnel)?;
     for address in addresses {
-        network.learn_on_link(address, found.get(&address).copied());
+        network.learn_on_link(address, on_link.get(&address).copied());
     }
     Ok(())
 }
 
-/// The link of each address that has no gateway in between, asked for all of them at once.
+/// Returns the link of each address that is reached without a gateway. Sends all lookups at once.
 fn look_up(
     nl: &Netlink,
     addresses: &[IpAddr],
-    is_ours: impl Fn(IfName) -> bool,
+    is_tunnel: impl Fn(IfName) -> bool,
 ) -> kernel::Result<HashMap<IpAddr, IfName>> {
     let mut names: HashMap<IfIndex, Option<IfName>> = HashMap::new();
-    let mut found = HashMap::new();
+    let mut on_link = HashMap::new();
     for (address, answer) in addresses.iter().zip(route::lookup_each(nl, addresses)?) {
-        // An address that cannot be looked up is not reached, on a link or elsewhere.
+        // An error means that the address is unreachable.
         let Ok(Some(route)) = answer else { continue };
         let Some(index) = route.oif.filter(|_| route.gateway.is_none()) else { continue };
         if route.kind != KIND_UNICAST {
@@ -68,7 +68,7 @@ fn look_up(
             Some(name) => *name,
             None => *names.entry(index).or_insert(kernel::link::name_of(nl, index)?),
         };
-        found.extend(name.filter(|name| !is_ours(*name)).map(|name| (*address, name)));
+        on_link.extend(name.filter(|name| !is_tunnel(*name)).map(|name| (*address, name)));
     }
-    Ok(found)
+    Ok(on_link)
 }

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of a comparison.
+//! The result of a comparison.
 
 use std::fmt;
 
 use overlay::diff::{Change, Conflict};
 use overlay::plan::RejectedPeer;
 
-/// What was done, what could not be, and what the network is now.
+/// The result of a command or a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Done, in this order; each shows itself in a line. [`Change::CallAdded`] and
-    /// [`Change::CallRemoved`] are the caller's to do.
+    /// Changes that were made, in this order. The caller runs the commands of [`Change::CallAdded`]
+    /// and [`Change::CallRemoved`].
     pub changes: Vec<Change>,
-    /// Not done. They are tried again at the next comparison.
+    /// Changes that failed. The next comparison retries them.
     pub failures: Vec<Failure>,
-    /// Things of others that are in the way.
+    /// Foreign objects that prevent changes.
     pub conflicts: Vec<Conflict>,
     /// Peers that are not served.
-    pub refused: Vec<RejectedPeer>,
-    /// What pods may send at once; none without a network.
+    pub rejected: Vec<RejectedPeer>,
+    /// `None` without a network.
     pub pod_mtu: Option<u32>,
-    /// How many requests were sent to the kernel.
+    /// Number of requests that were sent to the kernel.
     pub requests: usize,
 }
 
 impl Outcome {
-    /// Nothing had to be done, and nothing is wrong.
-    pub fn is_quiet(&self) -> bool {
-        self.changes.is_empty() && self.failures.is_empty() && self.conflicts.is_empty()
-    }
-
-    pub(super) fn fail(&mut self, what: impl fmt::Display, why: impl fmt::Display) {
-        self.failures.push(Failure { what: what.to_string(), why: why.to_string() });
+    pub(super) fn fail(&mut self, operation: impl fmt::Display, reason: impl fmt::Display) {
+        let (operation, reason) = (operation.to_string(), reason.to_string());
+        self.failures.push(Failure { operation, reason });
     }
 }
 
-/// A change that was not possible, or not to be found out.
+/// An operation that failed: a change, or reading kernel state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {why}")]
+#[error("{operation}: {reason}")]
 pub struct Failure {
-    /// What was to be done.
-    pub what: String,
-    /// Why it was not.
-    pub why: String,
+    pub operation: String,
+    pub reason: String,
+}
+
+/// Failures and conflicts that remain after a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Unresolved {
+    pub(super) failures: Vec<Failure>,
+    pub(super) conflicts: Vec<Conflict>,
 }

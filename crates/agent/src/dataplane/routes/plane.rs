@@ -17,15 +17,15 @@ use crate::dataplane::thread::{Dataplane, Plane, StartError};
 /// A report that no command asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// A repair was made or failed, or the failures and conflicts changed.
+    /// A repair was made or failed, or the failures and conflicts have changed.
     Repaired(Outcome),
     /// Earlier failures were retried. No other program has changed anything.
     Retried(Outcome),
     /// The whole kernel state was compared with the desired state, with this number of changes.
     Compared { took: Duration, changes: usize },
-    /// The interface to other nodes has changed.
+    /// The underlay interface has changed.
     UnderlayChanged,
-    /// Forwarding was switched, or a blackhole route was removed.
+    /// A forwarding sysctl has changed, or a blackhole route was removed.
     ForwardingChanged,
     /// Events are no longer received: only the periodic comparisons repair.
     EventsLost(String),
@@ -34,7 +34,7 @@ pub enum Report {
 /// The dataplane of devices and routes.
 pub type RoutesDataplane = Dataplane<RoutesPlane>;
 
-/// Takes reports. It is called on the dataplane's thread.
+/// Receives reports. Called on the dataplane's thread.
 type Sink = Box<dyn Fn(Report) + Send + Sync>;
 
 /// Starts the dataplane. It compares everything at least once in `compare_every`.
@@ -93,9 +93,8 @@ impl Plane for RoutesPlane {
     }
 
     fn after_commands(&mut self) {
-        let (failures, conflicts) = self.reconciler.wrong();
-        self.schedule.reported(failures, conflicts);
-        if !self.reconciler.is_settled() {
+        self.schedule.reported(self.reconciler.unresolved());
+        if !self.reconciler.is_converged() {
             self.schedule.failed(Instant::now());
         }
     }
@@ -105,13 +104,13 @@ impl Plane for RoutesPlane {
         if impact.underlay {
             (self.report)(Report::UnderlayChanged);
         }
-        if impact.rules {
+        if impact.forwarding {
             (self.report)(Report::ForwardingChanged);
         }
         self.wants_on_link |= impact.on_link;
         let now = Instant::now();
         if impact.compare || impact.on_link {
-            self.schedule.nudge(now);
+            self.schedule.changed(now);
         }
         if self.schedule.due() <= now {
             self.repair(now);
@@ -139,19 +138,12 @@ impl RoutesPlane {
         loop {
             let reconciler = &self.reconciler;
             let received = events.receive(Instant::now(), |event| {
-                impact = impact.and(reconciler.interest(&event));
+                impact = impact.and(reconciler.impact(&event));
             });
             match received {
                 Ok(Received::Events) => {}
                 Ok(Received::Deadline) => return impact,
-                Ok(Received::Overrun) => {
-                    return EventImpact {
-                        compare: true,
-                        underlay: true,
-                        on_link: true,
-                        rules: true,
-                    };
-                }
+                Ok(Received::Overrun) => return EventImpact::ALL,
                 Err(error) => {
                     (self.report)(Report::EventsLost(error.to_string()));
                     self.events = None;
@@ -162,12 +154,12 @@ impl RoutesPlane {
     }
 
     fn repair(&mut self, now: Instant) {
-        let is_regular = !self.schedule.is_nudged();
-        let report = match is_regular && !self.reconciler.is_settled() {
+        let is_periodic = !self.schedule.has_changes();
+        let report = match is_periodic && !self.reconciler.is_converged() {
             true => Report::Retried,
             false => Report::Repaired,
         };
-        let outcome = match std::mem::take(&mut self.wants_on_link) || is_regular {
+        let outcome = match std::mem::take(&mut self.wants_on_link) || is_periodic {
             true => self.reconciler.compare(),
             false => self.reconciler.repair(),
         };
@@ -175,7 +167,7 @@ impl RoutesPlane {
             let (took, changes) = (now.elapsed(), outcome.changes.len());
             (self.report)(Report::Compared { took, changes });
         }
-        if self.schedule.done(Instant::now(), &outcome) {
+        if self.schedule.compared(Instant::now(), &outcome) {
             (self.report)(report(outcome));
         }
     }

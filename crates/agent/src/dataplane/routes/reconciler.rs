@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps a node's kernel as the network wants it. It acts in the network namespace of the thread that opened
-//! it, and has to stay on that thread.
+//! Keeps devices and routes of a node as the network's plan wants them. A reconciler acts in the
+//! network namespace of the thread that opened it, and stays on that thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,386 +19,403 @@ use overlay::plan::{Network, PlanChange, PreviousBackendState};
 use super::apply::{Applied, Applier};
 use super::events::{self, EventImpact, View};
 use super::nexthop_ids::NexthopIds;
-use super::observe::{self, Reader, Reading, Routes};
+use super::observe::{self, Observation, Observer, RouteSelection};
 use super::on_link;
-use super::outcome::{Failure, Outcome};
+use super::outcome::{Outcome, Unresolved};
 use super::target::{PeerUpdate, Target};
 use super::udp_tunnel::{self, UdpTunnel};
 
-/// What a reconciler needs to know of its user.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The alias of our devices. It tells apart agents of several networks on one node.
-    pub mark: String,
-    /// Networks of an earlier configuration, as an earlier process wrote them down.
-    pub previous: Vec<IpNet>,
-    /// What is in no plan.
+    /// Owner tag, set as the alias of devices. It distinguishes the agents of several networks on
+    /// one node.
+    pub owner: String,
+    /// Networks of earlier configurations, as an earlier process saved them.
+    pub earlier_networks: Vec<IpNet>,
     pub secrets: Secrets,
-    /// Flows that the udp backend carries at the same time.
+    /// Number of queues of the udp backend.
     pub queues: usize,
 }
 
-/// What is in no plan and in no log.
+/// Values that are in no plan and in no log.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets {
-    /// WireGuard's.
     pub wireguard: Option<PrivateKey>,
 }
 
-/// Reads, compares and changes.
+/// Observes the kernel, compares it with the network's plan, and applies the difference.
 #[derive(Debug)]
 pub struct Reconciler {
     nl: Netlink,
     wireguard: Option<Wireguard>,
     options: Options,
-    /// Kernels before 5.3 have none.
+    /// Networks of the current and of earlier configurations.
+    networks: BTreeSet<IpNet>,
+    /// `false` for kernels before 5.3.
     has_nexthops: bool,
-    /// None until there is a network.
-    wanting: Option<Target>,
-    /// What a comparison reads.
-    routes: Routes,
-    numbers: NexthopIds,
-    /// What commands of the administrator's were told.
-    told: BTreeMap<IpNet, ExtensionPeer>,
-    carrier: Option<UdpTunnel>,
-    /// Names that devices of ours have, or had in an earlier configuration.
+    /// `None` until there is a network.
+    target: Option<Target>,
+    /// The routes that the next comparison reads.
+    routes: RouteSelection,
+    nexthop_ids: NexthopIds,
+    /// Peers for which the add command of the extension backend was called.
+    extension_peers: BTreeMap<IpNet, ExtensionPeer>,
+    udp_tunnel: Option<UdpTunnel>,
+    devices: KnownDevices,
+    /// Failures and conflicts of the last outcome.
+    unresolved: Unresolved,
+}
+
+#[derive(Debug, Default)]
+struct KnownDevices {
+    /// Names of desired devices, of the devices of earlier configurations, and of flannel's
+    /// devices.
     names: BTreeSet<IfName>,
     indices: BTreeMap<IfName, IfIndex>,
-    /// As found when all was compared last.
-    conflicts: Vec<Conflict>,
-    /// What failed when it was last tried.
-    failures: Vec<Failure>,
 }
 
 impl Reconciler {
-    /// Opens sockets in the calling thread's namespace and looks for devices with our mark.
+    /// Opens sockets in the calling thread's network namespace, and finds devices with the owner
+    /// tag.
     pub fn open(options: Options) -> kernel::Result<Self> {
         let nl = Netlink::open()?;
         let has_nexthops = match nexthop::list(&nl, NexthopFilter::default()) {
             Err(error) if error.is_unsupported() => false,
             listed => listed.map(|_| true)?,
         };
-        let names = observe::marked(&nl, &options.mark)?;
+        let names = observe::devices_of(&nl, &options.owner)?;
         Ok(Self {
             nl,
             wireguard: None,
+            networks: options.earlier_networks.iter().copied().collect(),
             options,
             has_nexthops,
-            wanting: None,
-            routes: Routes::Ours,
-            numbers: NexthopIds::default(),
-            told: BTreeMap::new(),
-            carrier: None,
-            names,
-            indices: BTreeMap::new(),
-            conflicts: Vec::new(),
-            failures: Vec::new(),
+            target: None,
+            routes: RouteSelection::Own,
+            nexthop_ids: NexthopIds::default(),
+            extension_peers: BTreeMap::new(),
+            udp_tunnel: None,
+            devices: KnownDevices { names, indices: BTreeMap::new() },
+            unresolved: Unresolved::default(),
         })
     }
 
-    /// The network as it is now planned.
+    /// Returns the network with its current plan.
     pub fn network(&self) -> Option<&Network> {
-        self.wanting.as_ref().map(|wanting| &wanting.network)
+        self.target.as_ref().map(|target| &target.network)
     }
 
-    /// What the udp backend has carried.
-    pub fn carried(&self) -> Option<tunnel::Counts> {
-        self.carrier.as_ref().map(UdpTunnel::counts)
+    /// Returns the counters of the udp backend.
+    pub fn udp_counts(&self) -> Option<tunnel::Counts> {
+        self.udp_tunnel.as_ref().map(UdpTunnel::counts)
     }
 
-    /// Another private key, for the next change.
+    /// Sets the secrets for later changes.
     pub fn set_secrets(&mut self, secrets: Secrets) {
         self.options.secrets = secrets;
     }
 
-    /// Another network, or the first: makes the kernel what it wants, by difference. Which peers are on
-    /// a link is looked up here.
+    /// Sets the network and applies its plan. Looks up which peers are on a link.
     pub fn set_network(&mut self, mut network: Network) -> Outcome {
-        if let Some(before) = &self.wanting {
+        if let Some(before) = &self.target {
             network.inherit_served_leases(&before.network);
             network.inherit_path_mtus(&before.network);
         }
-        let scope = self.scope_of(&network);
-        let publics = network.public_addresses().collect();
-        self.names.extend(scope.known_devices.keys());
-        self.names.extend(network.plan().desired.devices.keys());
-        self.options.previous.extend(network.conf().networks.iter());
-        self.options.previous.sort_unstable();
-        self.options.previous.dedup();
-        self.wanting = Some(Target { network, scope, publics });
+        let ownership = self.ownership_for(&network);
+        let public_addresses = network.public_addresses().collect();
+        self.devices.names.extend(ownership.known_devices.keys());
+        self.devices.names.extend(network.plan().desired.devices.keys());
+        self.networks.extend(network.conf().networks.iter());
+        self.target = Some(Target { network, ownership, public_addresses });
         self.compare()
     }
 
-    /// Reads all that is ours and repairs what differs; also looks up which peers are on a link.
+    /// Looks up which peers are on a link, reads the whole state, and repairs the difference.
     pub fn compare(&mut self) -> Outcome {
-        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+        let Some(mut target) = self.target.take() else { return Outcome::default() };
         let mut outcome = Outcome::default();
-        if let Err(error) = self.refresh_on_link(&mut wanting.network) {
+        if let Err(error) = self.refresh_on_link(&mut target.network) {
             outcome.fail("look up which peers are on a link", error);
         }
-        self.settle(&mut wanting, &mut outcome);
-        self.finish(wanting, outcome)
+        self.reconcile(&mut target, &mut outcome);
+        self.finish(target, outcome)
     }
 
-    /// What [`Reconciler::set_network`] would change. Which peers are on a link is looked up here, too, and with
-    /// it which of them the network refuses.
+    /// Reads the whole state and repairs the difference. For events after which the peers that are
+    /// on a link are the same.
+    pub fn repair(&mut self) -> Outcome {
+        let Some(mut target) = self.target.take() else { return Outcome::default() };
+        let mut outcome = Outcome::default();
+        self.reconcile(&mut target, &mut outcome);
+        self.finish(target, outcome)
+    }
+
+    /// Returns what [`Reconciler::set_network`] would change. Looks up which peers are on a link,
+    /// which may change the peers that the network rejects.
     pub fn dry_run(&mut self, network: &mut Network) -> kernel::Result<Diff> {
         self.refresh_on_link(network)?;
-        let scope = self.scope_of(network);
-        let mut names = self.names.clone();
-        names.extend(scope.known_devices.keys());
+        let ownership = self.ownership_for(network);
+        let mut names = self.devices.names.clone();
+        names.extend(ownership.known_devices.keys());
         names.extend(network.plan().desired.devices.keys());
-        let found = self.read(&scope, &names, Routes::All, Some(network))?.found;
-        Ok(diff(&network.plan().desired, &found, &scope))
+        let observed = self.observe(&ownership, &names, RouteSelection::All, Some(network))?.state;
+        Ok(diff(&network.plan().desired, &observed, &ownership))
     }
 
-    /// Peers have come, changed or gone. It costs what they are themselves, however many others there are;
-    /// all changes go out in one send.
+    /// Adds, changes and removes peers. Sends all changes at once. The cost does not depend on the
+    /// number of other peers.
     pub fn set_peers(&mut self, updates: Vec<PeerUpdate>) -> Outcome {
-        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+        let Some(mut target) = self.target.take() else { return Outcome::default() };
         let mut outcome = Outcome::default();
-        let learnt = on_link::learn(&self.nl, &mut wanting.network, &updates, |name| {
-            self.names.contains(&name)
+        let learnt = on_link::learn(&self.nl, &mut target.network, &updates, |name| {
+            self.devices.names.contains(&name)
         });
         if let Err(error) = learnt {
             outcome.fail("look up which peers are on a link", error);
         }
-        let (mut changes, mut seen, mut carried) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        // A part assumes that all else is as it should be.
-        let mut is_whole = !self.is_settled() || self.conflicts.iter().any(Conflict::is_device);
+        let (mut changes, mut observed) = (Vec::new(), BTreeSet::new());
+        let mut udp_subnets = BTreeSet::new();
+        // The difference of one peer assumes that everything else is as desired.
+        let has_device_conflict = self.unresolved.conflicts.iter().any(Conflict::is_device);
+        let mut is_full = !self.is_converged() || has_device_conflict;
         for update in updates {
-            match wanting.update(update) {
+            match target.update(update) {
                 PlanChange::None => {}
-                // All is compared at the end.
-                PlanChange::Full => is_whole = true,
-                PlanChange::Peer(_) if is_whole => {}
-                PlanChange::Peer(part) => {
-                    carried.extend(part.before.udp.keys().chain(part.after.udp.keys()));
-                    wanting.scope.first_free_nexthop = self.numbers.next();
-                    let devices = &wanting.network.plan().desired.devices;
-                    let numbers = self.numbers.by_gateway();
-                    let parted = diff_peer(devices, &part, &wanting.scope, numbers);
-                    self.numbers.expect(&parted.changes);
-                    changes.extend(parted.changes);
-                    seen.extend(part.before.routes.into_keys());
+                PlanChange::Full => is_full = true,
+                PlanChange::Peer(_) if is_full => {}
+                PlanChange::Peer(peer) => {
+                    udp_subnets.extend(peer.before.udp.keys().chain(peer.after.udp.keys()));
+                    target.ownership.first_free_nexthop = self.nexthop_ids.first_free();
+                    let devices = &target.network.plan().desired.devices;
+                    let nexthops = self.nexthop_ids.by_gateway();
+                    let diff = diff_peer(devices, &peer, &target.ownership, nexthops);
+                    self.nexthop_ids.expect(&diff.changes);
+                    changes.extend(diff.changes);
+                    observed.extend(peer.before.routes.into_keys());
                 }
             }
         }
-        if is_whole {
-            self.settle(&mut wanting, &mut outcome);
-            return self.finish(wanting, outcome);
+        if is_full {
+            self.reconcile(&mut target, &mut outcome);
+            return self.finish(target, outcome);
         }
-        let is_seen = |dst: &IpNet| seen.contains(dst);
-        let is_contested = self.apply(changes, is_seen, Some(&wanting.network), &mut outcome);
-        if let Some(carrier) = &self.carrier {
-            carrier.tell_of(&carried, &wanting.network.plan().desired.udp);
+        let is_observed = |dst: &IpNet| observed.contains(dst);
+        let has_unobserved_route =
+            self.apply(changes, is_observed, Some(&target.network), &mut outcome);
+        if let Some(tunnel) = &self.udp_tunnel {
+            tunnel.change_peers(&udp_subnets, &target.network.plan().desired.udp);
         }
-        if is_contested {
-            self.settle_contested(&mut wanting, &mut outcome);
+        if has_unobserved_route {
+            self.reconcile_all_routes(&mut target, &mut outcome);
         }
-        self.finish(wanting, outcome)
+        self.finish(target, outcome)
     }
 
-    /// Removes the devices of the previous backend once no peer uses it: [`Network::expire_previous`].
-    pub fn age_previous(&mut self) -> (PreviousBackendState, Outcome) {
-        let Some(wanting) = &mut self.wanting else {
+    /// Removes the devices of the previous backend once no peer uses it:
+    /// [`Network::expire_previous`].
+    pub fn expire_previous(&mut self) -> (PreviousBackendState, Outcome) {
+        let Some(target) = &mut self.target else {
             return (PreviousBackendState::Absent, Outcome::default());
         };
-        match wanting.network.expire_previous() {
+        match target.network.expire_previous() {
             PreviousBackendState::Dropped => (PreviousBackendState::Dropped, self.compare()),
-            aged => (aged, Outcome::default()),
+            state => (state, Outcome::default()),
         }
     }
 
-    /// The same where no route to a peer has changed.
-    pub fn repair(&mut self) -> Outcome {
-        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+    /// Returns whether all changes of the last outcome succeeded.
+    pub fn is_converged(&self) -> bool {
+        self.unresolved.failures.is_empty()
+    }
+
+    /// Returns the failures and conflicts of the last outcome.
+    pub(super) fn unresolved(&self) -> &Unresolved {
+        &self.unresolved
+    }
+
+    /// Removes all objects with this owner tag. Lists all links.
+    pub fn remove_all(&mut self) -> Outcome {
         let mut outcome = Outcome::default();
-        self.settle(&mut wanting, &mut outcome);
-        self.finish(wanting, outcome)
-    }
-
-    /// Whether all that was to be done last has been done.
-    pub fn is_settled(&self) -> bool {
-        self.failures.is_empty()
-    }
-
-    /// Failures and conflicts of the last outcome.
-    pub(super) fn wrong(&self) -> (&[Failure], &[Conflict]) {
-        (&self.failures, &self.conflicts)
-    }
-
-    /// Removes every trace of an agent with this mark. All links are listed.
-    pub fn remove_everything(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        match self.everything() {
+        match self.preview_removal() {
             Ok(changes) => {
                 self.apply(changes, |_| true, None, &mut outcome);
             }
-            Err(error) => outcome.fail("read what is there", error),
+            Err(error) => outcome.fail(READ_STATE, error),
         }
-        self.wanting = None;
-        self.numbers = NexthopIds::default();
-        self.failures.clear();
+        self.target = None;
+        self.nexthop_ids = NexthopIds::default();
+        self.unresolved.failures.clear();
         outcome
     }
 
-    /// What [`Reconciler::remove_everything`] would do.
-    pub fn everything(&mut self) -> kernel::Result<Vec<Change>> {
-        let mut scope = Ownership::for_cleanup(&self.options.mark, self.options.previous.clone());
+    /// Returns the changes that [`Reconciler::remove_all`] would make.
+    pub fn preview_removal(&mut self) -> kernel::Result<Vec<Change>> {
+        let networks = self.networks.iter().copied().collect();
+        let mut ownership = Ownership::for_cleanup(&self.options.owner, networks);
         if !self.has_nexthops {
-            scope.nexthops = None;
+            ownership.nexthops = None;
         }
-        let names = observe::marked(&self.nl, &self.options.mark)?;
-        let reading = self.read(&scope, &names, Routes::Ours, None)?;
-        self.indices = reading.indices;
-        Ok(diff(&DesiredState::default(), &reading.found, &scope).changes)
+        let names = observe::devices_of(&self.nl, &self.options.owner)?;
+        let observation = self.observe(&ownership, &names, RouteSelection::Own, None)?;
+        self.devices.indices = observation.indices;
+        Ok(diff(&DesiredState::default(), &observation.state, &ownership).changes)
     }
 
-    /// Whether a change that was heard of is any of our business.
-    pub fn interest(&self, event: &Event) -> EventImpact {
-        let Some(wanting) = &self.wanting else { return events::without_network(event) };
-        let (numbers, indices, is_settled) = (&self.numbers, &self.indices, self.is_settled());
-        let view = View { wanting, numbers, indices, is_settled };
-        events::of(event, &view)
+    /// Returns what has to be done after an event.
+    pub fn impact(&self, event: &Event) -> EventImpact {
+        let Some(target) = &self.target else { return events::without_network(event) };
+        let (nexthop_ids, indices) = (&self.nexthop_ids, &self.devices.indices);
+        let view = View { target, nexthop_ids, indices, is_converged: self.is_converged() };
+        events::impact(event, &view)
     }
 
-    fn scope_of(&self, network: &Network) -> Ownership {
-        let mut scope = Ownership::new(network.conf(), &self.options.mark);
-        let earlier = self.options.previous.iter().copied();
-        scope.networks.extend(earlier);
+    fn ownership_for(&self, network: &Network) -> Ownership {
+        let mut ownership = Ownership::new(network.conf(), &self.options.owner);
+        ownership.networks.extend(&self.networks);
         if !self.has_nexthops {
-            scope.nexthops = None;
+            ownership.nexthops = None;
         }
-        scope
+        ownership
     }
 
-    /// Full comparison. A route of others that is in the way is only seen when ours is refused; then all
-    /// routes are read, and it is replaced or told of.
-    fn settle(&mut self, wanting: &mut Target, outcome: &mut Outcome) {
-        if self.settle_among(self.routes, wanting, outcome) {
-            self.settle_contested(wanting, outcome);
-        }
-    }
-
-    fn settle_contested(&mut self, wanting: &mut Target, outcome: &mut Outcome) {
-        if self.settle_among(Routes::All, wanting, outcome) {
-            outcome.fail("set all routes", "others to the same destinations have come meanwhile");
+    /// Compares everything and applies the difference. A foreign route is noticed when the kernel
+    /// refuses the agent's route. Then all routes are read, and the foreign route is replaced or
+    /// reported.
+    fn reconcile(&mut self, target: &mut Target, outcome: &mut Outcome) {
+        if self.reconcile_with(self.routes, target, outcome) {
+            self.reconcile_all_routes(target, outcome);
         }
     }
 
-    /// Whether a route of others that was not read is in the way.
-    fn settle_among(
+    fn reconcile_all_routes(&mut self, target: &mut Target, outcome: &mut Outcome) {
+        if self.reconcile_with(RouteSelection::All, target, outcome) {
+            outcome.fail("set all routes", "foreign routes to the same subnets were just added");
+        }
+    }
+
+    /// Returns whether a foreign route that was not read prevented a change.
+    fn reconcile_with(
         &mut self,
-        routes: Routes,
-        wanting: &mut Target,
+        routes: RouteSelection,
+        target: &mut Target,
         outcome: &mut Outcome,
     ) -> bool {
-        wanting.scope.first_free_nexthop = *NEXTHOP_IDS.start();
-        let Target { network, scope, .. } = &*wanting;
-        let reading = match self.read(scope, &self.names.clone(), routes, Some(network)) {
-            Ok(reading) => reading,
+        target.ownership.first_free_nexthop = *NEXTHOP_IDS.start();
+        let Target { network, ownership, .. } = &*target;
+        let names = self.devices.names.clone();
+        let observation = match self.observe(ownership, &names, routes, Some(network)) {
+            Ok(observation) => observation,
             Err(error) => {
-                outcome.fail("read what is there", error);
+                outcome.fail(READ_STATE, error);
                 return false;
             }
         };
-        let Diff { changes, conflicts } = diff(&network.plan().desired, &reading.found, scope);
-        // While there is one, ours would be tried and refused each time.
+        let observed = observation.state;
+        let Diff { changes, conflicts } = diff(&network.plan().desired, &observed, ownership);
+        // With only its own routes read, the agent would try to set a conflicting route each time.
         let is_route = |conflict: &Conflict| matches!(conflict, Conflict::Route { .. });
-        self.routes = if conflicts.iter().any(is_route) { Routes::All } else { Routes::Ours };
-        self.conflicts = conflicts;
-        self.numbers = NexthopIds::found(&reading.found, scope);
-        self.indices = reading.indices;
-        wanting.take_devices(&self.conflicts);
-        // NexthopIds are taken as used from now on.
-        self.numbers.expect(&changes);
-        let seen = seen_routes(&reading.found, &wanting.network.plan().desired);
-        let is_seen = |dst: &IpNet| seen.contains(dst);
-        let is_contested = self.apply(changes, is_seen, Some(&wanting.network), outcome);
-        if let Some(carrier) = &self.carrier {
-            carrier.tell(&wanting.network.plan().desired.udp);
+        self.routes = match conflicts.iter().any(is_route) {
+            true => RouteSelection::All,
+            false => RouteSelection::Own,
+        };
+        self.nexthop_ids = NexthopIds::from_observed(&observed, ownership);
+        self.devices.indices = observation.indices;
+        target.adopt_devices(&conflicts);
+        self.unresolved.conflicts = conflicts;
+        self.nexthop_ids.expect(&changes);
+        let replaced = replaceable_routes(&observed, &target.network.plan().desired);
+        let is_observed = |dst: &IpNet| replaced.contains(dst);
+        let has_unobserved_route = self.apply(changes, is_observed, Some(&target.network), outcome);
+        if let Some(tunnel) = &self.udp_tunnel {
+            tunnel.set_peers(&target.network.plan().desired.udp);
         }
-        is_contested
+        has_unobserved_route
     }
 
-    fn read(
+    fn observe(
         &mut self,
-        scope: &Ownership,
+        ownership: &Ownership,
         names: &BTreeSet<IfName>,
-        routes: Routes,
+        routes: RouteSelection,
         network: Option<&Network>,
-    ) -> kernel::Result<Reading> {
-        let listen = network.and_then(udp_tunnel::listen_of);
-        let carrier = &self.carrier;
-        let carries = |index| carrier.as_ref().is_some_and(|one| one.carries(index, listen));
+    ) -> kernel::Result<Observation> {
+        let listen = network.and_then(udp_tunnel::listen_address);
+        let tunnel = &self.udp_tunnel;
+        let is_served = |index| tunnel.as_ref().is_some_and(|one| one.serves(index, listen));
         let (nl, wireguard) = (&self.nl, &mut self.wireguard);
-        let mut reader = Reader { nl, wireguard, scope, routes, carries: &carries };
-        let mut reading = reader.read(names)?;
+        let mut observer = Observer { nl, wireguard, ownership, routes, is_served: &is_served };
+        let mut observation = observer.observe(names)?;
         let mut devices = network.into_iter().flat_map(|one| one.plan().desired.devices.keys());
-        if devices.any(|name| !reading.indices.contains_key(name)) {
-            // Under another name it would be in the way of its own.
-            let marked = observe::marked(nl, &self.options.mark)?;
-            reading = reader.read(&(names | &marked))?;
+        if devices.any(|name| !observation.indices.contains_key(name)) {
+            // The missing device may have been renamed. It would conflict with its replacement.
+            let own = observe::devices_of(nl, &self.options.owner)?;
+            observation = observer.observe(&(names | &own))?;
         }
-        reading.found.extension.clone_from(&self.told);
-        Ok(reading)
+        observation.state.extension.clone_from(&self.extension_peers);
+        Ok(observation)
     }
 
-    /// Whether a route of others was in the way of one of ours.
+    /// Applies changes. Returns whether a foreign route that was not observed prevented one of
+    /// them.
     fn apply(
         &mut self,
         changes: Vec<Change>,
-        is_seen: impl Fn(&IpNet) -> bool,
+        is_observed: impl Fn(&IpNet) -> bool,
         network: Option<&Network>,
         outcome: &mut Outcome,
     ) -> bool {
         let mut applier = Applier {
             nl: &self.nl,
             wireguard: &mut self.wireguard,
-            carrier: &mut self.carrier,
-            indices: &mut self.indices,
-            mark: &self.options.mark,
+            udp_tunnel: &mut self.udp_tunnel,
+            indices: &mut self.devices.indices,
+            owner: &self.options.owner,
             secrets: &self.options.secrets,
-            listen: network.and_then(udp_tunnel::listen_of),
+            listen: network.and_then(udp_tunnel::listen_address),
             queues: self.options.queues,
         };
-        let done_before = outcome.changes.len();
+        let earlier_changes = outcome.changes.len();
         let mut applied = Applied { outcome: std::mem::take(outcome), ..Applied::default() };
-        applier.apply(changes, is_seen, &mut applied);
+        applier.apply(changes, is_observed, &mut applied);
         *outcome = applied.outcome;
-        for id in applied.lost_nexthops {
-            self.numbers.forget(id);
+        for id in applied.failed_nexthops {
+            self.nexthop_ids.remove(id);
         }
-        for change in &outcome.changes[done_before..] {
+        for change in &outcome.changes[earlier_changes..] {
             match change {
-                Change::CallAdded(peer) => drop(self.told.insert(peer.subnet, peer.clone())),
-                Change::CallRemoved(peer) => drop(self.told.remove(&peer.subnet)),
+                Change::CallAdded(peer) => {
+                    self.extension_peers.insert(peer.subnet, peer.clone());
+                }
+                Change::CallRemoved(peer) => drop(self.extension_peers.remove(&peer.subnet)),
                 _ => {}
             }
         }
-        applied.is_contested
+        applied.has_unobserved_route
     }
 
-    fn finish(&mut self, wanting: Target, mut outcome: Outcome) -> Outcome {
-        let plan = wanting.network.plan();
-        outcome.refused.clone_from(&plan.rejected);
-        outcome.conflicts.clone_from(&self.conflicts);
+    fn finish(&mut self, target: Target, mut outcome: Outcome) -> Outcome {
+        let plan = target.network.plan();
+        outcome.rejected.clone_from(&plan.rejected);
+        outcome.conflicts.clone_from(&self.unresolved.conflicts);
         outcome.pod_mtu = Some(plan.pod_mtu);
-        self.wanting = Some(wanting);
-        self.failures.clone_from(&outcome.failures);
+        self.target = Some(target);
+        self.unresolved.failures.clone_from(&outcome.failures);
         outcome
     }
 
-    /// Whether anything has changed.
+    /// Returns whether anything has changed.
     fn refresh_on_link(&self, network: &mut Network) -> kernel::Result<bool> {
-        on_link::refresh(&self.nl, network, |name| self.names.contains(&name))
+        on_link::refresh(&self.nl, network, |name| self.devices.names.contains(&name))
     }
 }
 
-/// Destinations of routes that ours would be in place of.
-fn seen_routes(found: &ObservedState, desired: &DesiredState) -> BTreeSet<IpNet> {
+/// The operation in a failure to observe the state.
+const READ_STATE: &str = "read the kernel state";
+
+/// Returns the destinations of observed routes that a desired route replaces: routes with its
+/// metric.
+fn replaceable_routes(observed: &ObservedState, desired: &DesiredState) -> BTreeSet<IpNet> {
     let metric = |dst| desired.routes.get(&dst).map_or(default_metric(dst), DesiredRoute::metric);
-    let same_key = found.routes.iter().filter(|one| one.metric == metric(one.route.dst));
-    same_key.map(|one| one.route.dst).chain(found.blocking_routes.keys().copied()).collect()
+    let same_key = observed.routes.iter().filter(|one| one.metric == metric(one.route.dst));
+    same_key.map(|one| one.route.dst).chain(observed.blocking_routes.keys().copied()).collect()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a change to what is asked of the kernel. Pure.
+//! Converts changes to netlink requests. Pure.
 
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
@@ -13,36 +13,36 @@ use overlay::desired::{DesiredDevice, DesiredWireguardPeer, DeviceKind, Gateway,
 use overlay::diff::{Change, DeviceChange};
 use overlay::ownership::PROTOCOL;
 
-/// What a change is done by.
+/// How a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Can be sent together with those of other changes.
+    /// A request that can be sent together with others.
     Send(Request),
     Create(DesiredDevice),
     RemoveDevice(IfName),
-    /// WireGuard: the private key, and this port.
+    /// Sets the private key and the port of a WireGuard device.
     SetKeys {
         device: IfName,
         listen_port: u16,
     },
-    /// WireGuard: can be told together with others of the device.
+    /// Sets a WireGuard peer. Can be sent together with other peers of the device.
     Peer {
         device: IfName,
         peer: PeerChange,
     },
-    /// Somebody else does it.
-    Leave,
-    /// The device it was on is gone, and it with it.
+    /// The caller makes the change.
+    ByCaller,
+    /// The object was removed together with its device.
     Gone,
-    /// The device it should be on is not there.
+    /// The object needs this device, which does not exist.
     NoDevice(IfName),
 }
 
-/// `exclusive`: no route to this destination has been seen, so one that is there is another's.
+/// Converts a change. A route that `is_exclusive` does not replace an existing route.
 pub(super) fn step(
     change: &Change,
-    mark: &str,
-    exclusive: bool,
+    owner: &str,
+    is_exclusive: bool,
     mut index_of: impl FnMut(IfName) -> Option<IfIndex>,
 ) -> Step {
     let mut on = |device: &IfName, request: &dyn Fn(IfIndex) -> Request| match index_of(*device) {
@@ -56,7 +56,7 @@ pub(super) fn step(
         Change::ChangeDevice { name, to: DeviceChange::Wireguard { listen_port, .. } } => {
             Step::SetKeys { device: *name, listen_port: *listen_port }
         }
-        Change::ChangeDevice { name, to } => on(name, &|index| change_device(index, to, mark)),
+        Change::ChangeDevice { name, to } => on(name, &|index| change_device(index, to, owner)),
         Change::AddAddress(one) => on(&one.device, &|index| add_address(index, one.prefix)),
         Change::RemoveAddress(one) => on(&one.device, &|index| addr::remove(index, one.prefix)),
         Change::SetNeighbour { device, ip, mac } => {
@@ -79,7 +79,7 @@ pub(super) fn step(
         Change::SetRoute { route, nexthop } => {
             let set = |index| {
                 let desired = route.to_kernel(index, *nexthop);
-                if exclusive { route::add(&desired) } else { route::replace(&desired) }
+                if is_exclusive { route::add(&desired) } else { route::replace(&desired) }
             };
             match route.device() {
                 Some(device) => on(&device, &|index| set(Some(index))),
@@ -96,11 +96,11 @@ pub(super) fn step(
         Change::RemovePeer { device, key } => {
             Step::Peer { device: *device, peer: PeerChange::remove(*key) }
         }
-        Change::CallAdded(_) | Change::CallRemoved(_) => Step::Leave,
+        Change::CallAdded(_) | Change::CallRemoved(_) => Step::ByCaller,
     }
 }
 
-/// Whether something that is gone is what the change wants.
+/// Returns whether the change removes an object, so that it succeeds if the object is gone.
 pub(super) fn is_removal(change: &Change) -> bool {
     matches!(
         change,
@@ -114,8 +114,9 @@ pub(super) fn is_removal(change: &Change) -> bool {
     )
 }
 
-/// The device, down and without its mark: `accept_ra` has to be set before it goes up, and the mark cannot be
-/// given at birth. None for one that netlink does not make.
+/// Returns the request that creates a device, down and without an alias: `accept_ra` has to be set
+/// before the device is up, and the kernel accepts no alias for a new device. `None` for a TUN
+/// device, which netlink cannot create.
 pub(super) fn create(device: &DesiredDevice) -> Option<Request> {
     let (kind, mac) = match device.kind {
         DeviceKind::Vxlan(vxlan) => (Kind::Vxlan(to_vxlan(&vxlan)), Some(vxlan.mac)),
@@ -127,9 +128,9 @@ pub(super) fn create(device: &DesiredDevice) -> Option<Request> {
     Some(link::create(&NewLink { mtu: Some(device.mtu), mac, ..new }))
 }
 
-/// What is left to do for a device that was made.
-pub(super) fn finish(device: &DesiredDevice, mark: &str, index: IfIndex) -> Vec<Request> {
-    let mut requests = vec![link::set_alias(index, mark)];
+/// Returns the requests that complete a new device.
+pub(super) fn finish(device: &DesiredDevice, owner: &str, index: IfIndex) -> Vec<Request> {
+    let mut requests = vec![link::set_alias(index, owner)];
     if device.kind == DeviceKind::Tun {
         requests.push(link::set_mtu(index, device.mtu));
     }
@@ -137,14 +138,14 @@ pub(super) fn finish(device: &DesiredDevice, mark: &str, index: IfIndex) -> Vec<
     requests
 }
 
-fn change_device(index: IfIndex, to: &DeviceChange, mark: &str) -> Request {
+fn change_device(index: IfIndex, to: &DeviceChange, owner: &str) -> Request {
     match to {
-        DeviceChange::Owner => link::set_alias(index, mark),
+        DeviceChange::Owner => link::set_alias(index, owner),
         DeviceChange::Mtu(mtu) => link::set_mtu(index, *mtu),
         DeviceChange::Mac(mac) => link::set_mac(index, *mac),
         DeviceChange::Vxlan(vxlan) => link::set_vxlan(index, &to_vxlan(vxlan)),
         DeviceChange::Ipip { local } => link::set_ipip(index, &Ipip::new(*local)),
-        // Keys are no link's: [`Step::SetKeys`].
+        // The keys are set by Step::SetKeys.
         DeviceChange::Up | DeviceChange::Wireguard { .. } => link::set_up(index),
     }
 }
@@ -160,7 +161,7 @@ fn to_vxlan(vxlan: &VxlanDevice) -> Vxlan {
     }
 }
 
-/// Only we give them out, so nobody is asked whether they are free.
+/// Without duplicate address detection, because only the agent assigns addresses of the network.
 fn add_address(index: IfIndex, prefix: IpNet) -> Request {
     addr::add(index, prefix, AddrOptions { nodad: true, ..AddrOptions::default() })
 }
@@ -173,7 +174,7 @@ fn new_nexthop(id: u32, gateway: &Gateway, index: IfIndex) -> Nexthop {
     }
 }
 
-/// All of it, so that what is not wanted goes.
+/// Sets all attributes, so that those that are not desired are reset.
 fn set_peer(key: PublicKey, peer: &DesiredWireguardPeer, keeps_endpoint: bool) -> PeerChange {
     let none = PresharedKey([0; 32]);
     PeerChange {

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to compare next: at once after the first change of others, then not too often; again after a
-//! failure, less and less often; and at intervals in any case. Pure.
+//! When to compare next: at once after the first change by another program, after a pause if the
+//! next one follows soon, with growing delays after a failure, and at intervals in any case. Pure.
 
 use std::time::{Duration, Instant};
 
-use overlay::diff::Conflict;
+use super::outcome::{Outcome, Unresolved};
 
-use super::outcome::{Failure, Outcome};
-
-/// Between two repairs at least. While somebody keeps undoing them it grows, up to what still is "within a
-/// second".
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Repairs further apart have nothing to do with each other.
-const QUIET: Duration = Duration::from_secs(5);
-/// Until a failure is tried again, and, doubled each time, at most.
-const RETRY: Duration = Duration::from_millis(250);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// Minimum time between two repairs. It doubles up to the maximum while another program keeps
+/// undoing the repairs.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// A repair later than this after the last one is unrelated to it.
+const UNRELATED_AFTER: Duration = Duration::from_secs(5);
+/// Delay before a failure is retried. It doubles up to the maximum.
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+const MAX_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Schedule {
+    /// Interval of the periodic comparisons.
     every: Duration,
+    /// Time of the last comparison or failed command.
     last: Instant,
-    /// None until one was needed.
     last_repair: Option<Instant>,
     pause: Duration,
-    nudged: Option<Instant>,
-    /// None while nothing fails.
+    /// Time of the first change by another program since the last comparison.
+    changed: Option<Instant>,
+    /// Delay of the next retry; `None` if nothing fails.
     retry: Option<Duration>,
     /// The failures and conflicts that were reported last, by a comparison or by a command.
-    wrong: (Vec<Failure>, Vec<Conflict>),
+    unresolved: Unresolved,
 }
 
 impl Schedule {
@@ -38,63 +38,65 @@ impl Schedule {
             every,
             last: now,
             last_repair: None,
-            pause: PAUSE,
-            nudged: None,
+            pause: MIN_PAUSE,
+            changed: None,
             retry: None,
-            wrong: (Vec::new(), Vec::new()),
+            unresolved: Unresolved::default(),
         }
     }
 
-    /// Others have changed something.
-    pub(super) fn nudge(&mut self, now: Instant) {
-        self.nudged.get_or_insert(now);
+    /// Records that another program has changed something.
+    pub(super) fn changed(&mut self, now: Instant) {
+        self.changed.get_or_insert(now);
     }
 
-    pub(super) fn is_nudged(&self) -> bool {
-        self.nudged.is_some()
+    /// Returns whether another program has changed something since the last comparison.
+    pub(super) fn has_changes(&self) -> bool {
+        self.changed.is_some()
     }
 
-    /// Something that was asked for has failed.
+    /// Records that a command has failed.
     pub(super) fn failed(&mut self, now: Instant) {
         if self.retry.is_none() {
-            self.retry = Some(RETRY);
+            self.retry = Some(FIRST_RETRY);
             self.last = now;
         }
     }
 
-    /// A command has reported these failures and conflicts by itself.
-    pub(super) fn reported(&mut self, failures: &[Failure], conflicts: &[Conflict]) {
-        self.wrong = (failures.to_vec(), conflicts.to_vec());
+    /// Records the failures and conflicts that a command has reported itself.
+    pub(super) fn reported(&mut self, unresolved: &Unresolved) {
+        self.unresolved.clone_from(unresolved);
     }
 
+    /// Returns the time of the next comparison.
     pub(super) fn due(&self) -> Instant {
-        let regular = self.last + self.every;
-        let again = self.retry.map_or(regular, |retry| self.last + retry);
-        let repair = self.nudged.map_or(regular, |nudged| {
-            self.last_repair.map_or(nudged, |last| nudged.max(last + self.pause))
+        let periodic = self.last + self.every;
+        let retry = self.retry.map_or(periodic, |retry| self.last + retry);
+        let repair = self.changed.map_or(periodic, |changed| {
+            self.last_repair.map_or(changed, |last| changed.max(last + self.pause))
         });
-        regular.min(again).min(repair)
+        periodic.min(retry).min(repair)
     }
 
-    /// A comparison has been made. Whether there is something to tell.
-    pub(super) fn done(&mut self, now: Instant, outcome: &Outcome) -> bool {
-        let was_nudged = self.nudged.take().is_some();
-        if was_nudged {
-            let is_fight = !outcome.changes.is_empty()
-                && self.last_repair.is_some_and(|last| now.duration_since(last) < QUIET);
-            self.pause = if is_fight { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+    /// Records a comparison. Returns whether its outcome has to be reported.
+    pub(super) fn compared(&mut self, now: Instant, outcome: &Outcome) -> bool {
+        if self.changed.take().is_some() {
+            let is_undone = !outcome.changes.is_empty()
+                && self.last_repair.is_some_and(|last| now.duration_since(last) < UNRELATED_AFTER);
+            self.pause = if is_undone { (self.pause * 2).min(MAX_PAUSE) } else { MIN_PAUSE };
             self.last_repair = Some(now);
         }
         self.last = now;
         self.retry = match (outcome.failures.is_empty(), self.retry) {
             (true, _) => None,
-            (false, None) => Some(RETRY),
-            (false, Some(retry)) => Some((retry * 2).min(LONGEST_RETRY)),
+            (false, None) => Some(FIRST_RETRY),
+            (false, Some(retry)) => Some((retry * 2).min(MAX_RETRY)),
         };
-        let wrong = (outcome.failures.clone(), outcome.conflicts.clone());
-        let is_news = self.wrong != wrong;
-        self.wrong = wrong;
-        is_news || !outcome.changes.is_empty()
+        let (failures, conflicts) = (outcome.failures.clone(), outcome.conflicts.clone());
+        let unresolved = Unresolved { failures, conflicts };
+        let has_changed = self.unresolved != unresolved;
+        self.unresolved = unresolved;
+        has_changed || !outcome.changes.is_empty()
     }
 }
 
@@ -112,58 +114,62 @@ mod tests {
 
     fn failed() -> Outcome {
         let mut outcome = Outcome::default();
-        outcome.fail("do", "no");
+        outcome.fail("set route", "network unreachable");
         outcome
     }
 
+    fn unresolved(outcome: &Outcome) -> Unresolved {
+        Unresolved { failures: outcome.failures.clone(), ..Unresolved::default() }
+    }
+
     #[test]
-    fn the_first_change_is_repaired_at_once_and_the_next_after_a_pause() {
+    fn second_repair_waits_for_a_pause() {
         let start = Instant::now();
         let mut schedule = Schedule::new(EVERY, start);
         assert_eq!(schedule.due(), start + EVERY);
         let now = start + Duration::from_secs(1);
-        schedule.nudge(now);
+        schedule.changed(now);
         assert_eq!(schedule.due(), now);
-        assert!(schedule.done(now, &repaired()));
+        assert!(schedule.compared(now, &repaired()));
         assert_eq!(schedule.due(), now + EVERY);
-        schedule.nudge(now);
-        assert_eq!(schedule.due(), now + PAUSE);
-        // Our own changes come back to us, and there is nothing to do.
-        assert!(!schedule.done(now + PAUSE, &Outcome::default()));
-        assert_eq!(schedule.due(), now + PAUSE + EVERY);
+        schedule.changed(now);
+        assert_eq!(schedule.due(), now + MIN_PAUSE);
+        // The change was the agent's own, so the comparison finds no difference.
+        assert!(!schedule.compared(now + MIN_PAUSE, &Outcome::default()));
+        assert_eq!(schedule.due(), now + MIN_PAUSE + EVERY);
     }
 
     #[test]
-    fn who_undoes_all_repairs_is_met_less_often_but_within_a_second() {
+    fn pause_grows_while_repairs_are_undone() {
         let mut now = Instant::now();
         let mut schedule = Schedule::new(EVERY, now);
         for _ in 0..10 {
-            schedule.nudge(now);
+            schedule.changed(now);
             now = schedule.due();
-            schedule.done(now, &repaired());
+            schedule.compared(now, &repaired());
         }
-        schedule.nudge(now);
-        assert_eq!(schedule.due(), now + LONGEST_PAUSE);
-        now += QUIET;
-        schedule.done(now, &repaired());
-        schedule.nudge(now);
-        assert_eq!(schedule.due(), now + PAUSE);
+        schedule.changed(now);
+        assert_eq!(schedule.due(), now + MAX_PAUSE);
+        now += UNRELATED_AFTER;
+        schedule.compared(now, &repaired());
+        schedule.changed(now);
+        assert_eq!(schedule.due(), now + MIN_PAUSE);
     }
 
     #[test]
-    fn a_failure_is_tried_again_and_told_once() {
+    fn failure_is_retried_and_reported_once() {
         let mut now = Instant::now();
         let mut schedule = Schedule::new(EVERY, now);
         schedule.failed(now);
-        assert_eq!(schedule.due(), now + RETRY);
-        now += RETRY;
-        assert!(schedule.done(now, &failed()));
-        assert_eq!(schedule.due(), now + RETRY * 2);
+        assert_eq!(schedule.due(), now + FIRST_RETRY);
+        now += FIRST_RETRY;
+        assert!(schedule.compared(now, &failed()));
+        assert_eq!(schedule.due(), now + FIRST_RETRY * 2);
         for _ in 0..20 {
-            assert!(!schedule.done(now, &failed()));
+            assert!(!schedule.compared(now, &failed()));
         }
-        assert_eq!(schedule.due(), now + LONGEST_RETRY);
-        assert!(schedule.done(now, &Outcome::default()), "that it is over is told, too");
+        assert_eq!(schedule.due(), now + MAX_RETRY);
+        assert!(schedule.compared(now, &Outcome::default()), "the end is reported as well");
         assert_eq!(schedule.due(), now + EVERY);
     }
 
@@ -171,15 +177,15 @@ mod tests {
     fn success_after_a_command_that_failed_is_reported() {
         let now = Instant::now();
         let mut schedule = Schedule::new(EVERY, now);
-        schedule.reported(&failed().failures, &[]);
-        assert!(!schedule.done(now, &failed()), "the command has reported it");
-        assert!(schedule.done(now, &Outcome::default()));
-        assert!(!schedule.done(now, &Outcome::default()));
-        schedule.reported(&failed().failures, &[]);
-        assert!(schedule.done(now, &Outcome::default()));
-        // The command that succeeds reports that as well.
-        schedule.done(now, &failed());
-        schedule.reported(&[], &[]);
-        assert!(!schedule.done(now, &Outcome::default()));
+        schedule.reported(&unresolved(&failed()));
+        assert!(!schedule.compared(now, &failed()), "the command has reported it");
+        assert!(schedule.compared(now, &Outcome::default()));
+        assert!(!schedule.compared(now, &Outcome::default()));
+        schedule.reported(&unresolved(&failed()));
+        assert!(schedule.compared(now, &Outcome::default()));
+        // A command that succeeds reports the end of the failure.
+        schedule.compared(now, &failed());
+        schedule.reported(&Unresolved::default());
+        assert!(!schedule.compared(now, &Outcome::default()));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wanted, and what changes that. Pure.
+//! The desired state and its updates. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,90 +11,83 @@ use overlay::lease::Lease;
 use overlay::ownership::Ownership;
 use overlay::plan::{Network, PlanChange};
 
-/// News of one peer.
+/// A change of one peer. Names are keys of the store, or node names with Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerUpdate {
-    /// It has come or changed: [`Network::set_peer`].
+    /// A new or changed peer: [`Network::set_peer`].
     Set {
-        /// Its key in the store, or the node's name.
         name: String,
-        /// When it came, in a number that all nodes see alike.
+        /// When the peer was created, as a number that is the same on all nodes.
         since: u64,
-        /// What it says.
         lease: Lease,
     },
-    /// It has gone.
     Remove {
-        /// Its name.
         name: String,
     },
-    /// The path to one of its subnets carries less than pods send, or does no longer.
-    Narrow {
-        /// Its name.
+    /// The MTU of the path to a subnet, or `None` if the path carries all that pods send.
+    PathMtu {
         name: String,
-        /// Which of its subnets.
         subnet: IpNet,
-        /// What the path carries.
         mtu: Option<u32>,
     },
 }
 
-/// A network, and what of the kernel is its business.
+/// The network with its desired state, and the rules of ownership for changes.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) network: Network,
-    pub(super) scope: Ownership,
-    /// Where peers are reached, sorted, so that those in a prefix are found.
-    pub(super) publics: BTreeSet<IpAddr>,
+    pub(super) ownership: Ownership,
+    /// Public addresses of all peers, sorted to find those inside a prefix.
+    pub(super) public_addresses: BTreeSet<IpAddr>,
 }
 
 impl Target {
-    /// Plans with the news.
+    /// Updates the plan.
     pub(super) fn update(&mut self, update: PeerUpdate) -> PlanChange {
         match update {
             PeerUpdate::Set { name, since, lease } => {
-                let before = self.public_of(&name);
+                let before = self.public_addresses_of(&name);
                 let public = lease.attributes.public;
-                let updated = self.network.set_peer(&name, since, lease);
-                self.publics.extend(public.iter());
-                self.forget(&before);
-                updated
+                let change = self.network.set_peer(&name, since, lease);
+                self.public_addresses.extend(public.iter());
+                self.remove_unused_addresses(&before);
+                change
             }
             PeerUpdate::Remove { name } => {
-                let before = self.public_of(&name);
-                let updated = self.network.remove_peer(&name);
-                self.forget(&before);
-                updated
+                let before = self.public_addresses_of(&name);
+                let change = self.network.remove_peer(&name);
+                self.remove_unused_addresses(&before);
+                change
             }
-            PeerUpdate::Narrow { name, subnet, mtu } => {
+            PeerUpdate::PathMtu { name, subnet, mtu } => {
                 self.network.set_path_mtu(&name, subnet, mtu)
             }
         }
     }
 
-    /// Devices are ours from now on, but those that another's are in the way of.
-    pub(super) fn take_devices(&mut self, conflicts: &[Conflict]) {
-        let mut taken: BTreeSet<IfName> =
+    /// Marks all desired devices as the agent's, except those with a conflict.
+    pub(super) fn adopt_devices(&mut self, conflicts: &[Conflict]) {
+        let mut adopted: BTreeSet<IfName> =
             self.network.plan().desired.devices.keys().copied().collect();
         for conflict in conflicts {
             if let Conflict::Device { name, .. } = conflict {
-                taken.remove(name);
+                adopted.remove(name);
             }
         }
-        self.scope.adopted = taken;
+        self.ownership.adopted = adopted;
     }
 
-    fn public_of(&self, name: &str) -> Vec<IpAddr> {
+    fn public_addresses_of(&self, name: &str) -> Vec<IpAddr> {
         let peer = self.network.peers().get(name);
         peer.map_or_else(Vec::new, |(_, lease)| lease.attributes.public.iter().collect())
     }
 
-    /// Addresses that no peer has any more.
-    fn forget(&mut self, addresses: &[IpAddr]) {
-        for address in
-            addresses.iter().filter(|address| !self.network.has_public_address(**address))
-        {
-            self.publics.remove(address);
+    /// Removes those of the addresses that no peer has any more.
+    fn remove_unused_addresses(&mut self, addresses: &[IpAddr]) {
+        for address in addresses {
+            if !self.network.has_public_address(*address) {
+                self.public_addresses.remove(address);
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The udp backend's program: who carries the packets of the TUN device.
+//! The tunnel of the udp backend: threads of this process that carry the packets of the TUN device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -19,8 +19,8 @@ pub(super) struct UdpTunnel {
     index: IfIndex,
 }
 
-/// Where packets of other nodes are expected; none for other backends.
-pub(super) fn listen_of(network: &Network) -> Option<SocketAddrV4> {
+/// Returns the address that receives packets of other nodes; `None` for other backends.
+pub(super) fn listen_address(network: &Network) -> Option<SocketAddrV4> {
     let port = network.backends().find_map(|backend| match backend {
         Backend::Udp(conf) => Some(conf.port),
         _ => None,
@@ -29,7 +29,7 @@ pub(super) fn listen_of(network: &Network) -> Option<SocketAddrV4> {
 }
 
 impl UdpTunnel {
-    /// Makes the device and begins.
+    /// Creates the device and starts the tunnel.
     pub(super) fn start(
         device: IfName,
         listen: SocketAddrV4,
@@ -41,8 +41,8 @@ impl UdpTunnel {
         Ok(Self { tunnel, listen, index: index_of()? })
     }
 
-    /// Whether it carries this device's packets, from where it should.
-    pub(super) fn carries(&self, index: IfIndex, listen: Option<SocketAddrV4>) -> bool {
+    /// Returns whether the tunnel works, has this device, and receives on this address.
+    pub(super) fn serves(&self, index: IfIndex, listen: Option<SocketAddrV4>) -> bool {
         self.index == index && Some(self.listen) == listen && self.tunnel.failure().is_none()
     }
 
@@ -50,25 +50,25 @@ impl UdpTunnel {
         self.index
     }
 
-    /// Tells it where all packets go.
-    pub(super) fn tell(&self, wanted: &BTreeMap<Ipv4Net, SocketAddrV4>) {
-        let peers: Vec<Peer> = wanted.iter().map(peer).collect();
-        let left_out = self.tunnel.set_peers(&peers);
-        debug_assert!(left_out.is_empty(), "all are of IPv4");
+    /// Sets the peers of all subnets.
+    pub(super) fn set_peers(&self, desired: &BTreeMap<Ipv4Net, SocketAddrV4>) {
+        let peers: Vec<Peer> = desired.iter().map(peer).collect();
+        let ignored = self.tunnel.set_peers(&peers);
+        debug_assert!(ignored.is_empty(), "all peers are IPv4");
     }
 
-    /// Tells it where packets for these subnets go now.
-    pub(super) fn tell_of(
+    /// Sets or removes the peers of these subnets only.
+    pub(super) fn change_peers(
         &self,
         subnets: &BTreeSet<Ipv4Net>,
-        wanted: &BTreeMap<Ipv4Net, SocketAddrV4>,
+        desired: &BTreeMap<Ipv4Net, SocketAddrV4>,
     ) {
         let set: Vec<Peer> =
-            subnets.iter().filter_map(|subnet| wanted.get_key_value(subnet)).map(peer).collect();
-        let is_gone = |subnet: &&Ipv4Net| !wanted.contains_key(subnet);
+            subnets.iter().filter_map(|subnet| desired.get_key_value(subnet)).map(peer).collect();
+        let is_gone = |subnet: &&Ipv4Net| !desired.contains_key(subnet);
         let gone: Vec<IpNet> = subnets.iter().filter(is_gone).map(|net| (*net).into()).collect();
-        let left_out = self.tunnel.change_peers(&gone, &set);
-        debug_assert!(left_out.is_empty(), "all are of IPv4");
+        let ignored = self.tunnel.change_peers(&gone, &set);
+        debug_assert!(ignored.is_empty(), "all peers are IPv4");
     }
 
     pub(super) fn counts(&self) -> Counts {

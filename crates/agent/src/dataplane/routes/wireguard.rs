@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The public key of a private one, as the kernel computes it: a link that is given the one shows the other.
+//! The public key of a private key. The kernel computes it: a WireGuard link shows the public key
+//! of its private key.
 
 use kernel::link::{self, Kind, NewLink};
 use kernel::wireguard::{DeviceChange, PrivateKey, PublicKey, Wireguard};
 use kernel::{IfName, Netlink};
 
-/// In the calling thread's namespace. A link that has the key already is asked; else one is made for the
-/// moment, which is never up.
+/// Returns the public key, from one of the `candidates` in the calling thread's network namespace
+/// that has the private key, or from a temporary link that is never up.
 pub fn public_key(
     private: &PrivateKey,
     candidates: &[IfName],
@@ -19,16 +20,16 @@ pub fn public_key(
         }
     }
     let nl = Netlink::open()?;
-    let name = momentary();
-    // One that a crash has left.
+    let name = temporary_name();
+    // A stale link of an agent that crashed here.
     let _ = nl.apply([link::remove(name)]);
     nl.apply([link::create(&NewLink::new(name, Kind::Wireguard))])?;
     let change = DeviceChange { private_key: Some(private), ..DeviceChange::default() };
-    let found = wireguard.set(name, &change).and_then(|()| wireguard.get(name));
+    let device = wireguard.set(name, &change).and_then(|()| wireguard.get(name));
     nl.apply([link::remove(name)])?;
-    Ok(found?.and_then(|device| device.public_key))
+    Ok(device?.and_then(|device| device.public_key))
 }
 
-fn momentary() -> IfName {
-    "podwire-key".parse().expect("eleven letters are a name")
+fn temporary_name() -> IfName {
+    "podwire-key".parse().expect("eleven letters are a valid interface name")
 }

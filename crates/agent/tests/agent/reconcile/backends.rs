@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes on one wire, with each backend: packets pass, and pass again after a repair.
+//! Two connected nodes with each backend exchange packets, also after a repair.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use overlay::plan::{Network, Underlay};
 use overlay::publish::{Identity, attributes};
 use testkit::{Ns, in_netns};
 
-use super::node::{SOON, conf, lease, options, public, subnet};
+use super::node::{SOON, conf, is_unchanged, lease, options, public, subnet};
 use super::repairs::block_on;
 use crate::path_check::lab::Checker;
 
 const NEVER: Duration = Duration::from_secs(100_000);
 
-/// A node; its number is the last part of its addresses.
+/// A node. Its number is the last byte of its addresses.
 struct Node {
     ns: Ns,
     netns: Netns,
@@ -48,8 +48,8 @@ impl Node {
     }
 
     fn public_key(&self) -> PublicKey {
-        let found = self.netns.enter(|| public_key(&self.key, &[])).unwrap();
-        PublicKey(found.unwrap().unwrap().0)
+        let key = self.netns.enter(|| public_key(&self.key, &[])).unwrap();
+        PublicKey(key.unwrap().unwrap().0)
     }
 
     fn lease(&self, backend: &str) -> overlay::lease::Lease {
@@ -82,8 +82,8 @@ impl Node {
     /// The path check's target for the other node.
     fn target(&self, backend: &str, other: &Node) -> Command {
         let (network, lease) = (self.network(backend, other), other.lease(backend));
-        let found = targets(network.plan(), 1500, "other", &lease);
-        Command::Watch(found.into_iter().next().unwrap())
+        let targets = targets(network.plan(), 1500, "other", &lease);
+        Command::Watch(targets.into_iter().next().unwrap())
     }
 
     fn start(&self, backend: &str, other: &Node) -> RoutesDataplane {
@@ -96,14 +96,14 @@ impl Node {
         let started = self.netns.enter(|| routes::start(options, NEVER)).unwrap();
         let (thread, _) = started.unwrap();
         let outcome = block_on(thread.run(|one| one.set_network(network))).unwrap();
-        assert_well(&outcome);
+        assert_converged(&outcome);
         thread
     }
 }
 
-fn assert_well(outcome: &Outcome) {
+fn assert_converged(outcome: &Outcome) {
     assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
-    assert_eq!(outcome.refused, []);
+    assert_eq!(outcome.rejected, []);
 }
 
 fn two_nodes() -> [Node; 2] {
@@ -132,14 +132,14 @@ fn check(backend: &str, device: Option<&str>) {
         a.ip(&format!("link delete {device}"));
         ping(a, b);
         b.ip(&format!("link set {device} down"));
-        // WireGuard has lost its sessions, and the other end would notice only after 15 s.
+        // WireGuard has lost its sessions. The other end would notice that only after 15 s.
         ping(b, a);
         ping(a, b);
     }
     for thread in threads {
         let outcome = block_on(thread.run(|one| one.compare())).unwrap();
-        assert!(outcome.is_quiet(), "{outcome:?}");
-        assert_well(&block_on(thread.run(|one| one.remove_everything())).unwrap());
+        assert!(is_unchanged(&outcome), "{outcome:?}");
+        assert_converged(&block_on(thread.run(|one| one.remove_all())).unwrap());
     }
     for node in &nodes {
         assert!(!node.ip("link show").contains("flannel"));
@@ -184,7 +184,7 @@ fn vm_wireguard() {
     });
 }
 
-/// The session goes on over a restart: nothing of the device is changed.
+/// A restart changes nothing of the device, so its session continues.
 #[test]
 fn vm_wireguard_session_survives_a_restart() {
     in_netns(|| {
@@ -200,15 +200,16 @@ fn vm_wireguard_session_survives_a_restart() {
         let (again, _) = a.netns.enter(|| routes::start(options(), NEVER)).unwrap().unwrap();
         let network = a.network(backend, &b);
         let outcome = block_on(again.run(|one| one.set_network(network))).unwrap();
-        assert!(outcome.is_quiet(), "{outcome:?}");
+        assert!(is_unchanged(&outcome), "{outcome:?}");
         assert_eq!(shown(), before);
         let text = a.ns.exec("wg", &["show", "flannel-wg", "public-key"]);
         assert_eq!(text.trim(), a.public_key().to_string());
     });
 }
 
-/// Three knocks in three seconds are answered: of two that begin a session at once each would forget its own
-/// beginning, and one that comes before its peer is known is forgotten, both for 5 s.
+/// One of the path check's three hellos in three seconds is answered. WireGuard retries a handshake
+/// only after 5 s if both ends start one at the same time, or if the other end does not know the
+/// peer yet.
 #[test]
 fn vm_wireguard_starts_without_delay() {
     in_netns(|| {
@@ -217,20 +218,20 @@ fn vm_wireguard_starts_without_delay() {
         let [a, b] = two_nodes();
         let checkers = || [&a, &b].map(|node| Checker::start(&node.ns, ProbeIntervals::default()));
         let [to_b, to_a] = [a.target(backend, &b), b.target(backend, &a)];
-        let knows_late = || {
-            let [early, mut late] = checkers();
+        let peer_known_late = || {
+            let [first, mut second] = checkers();
             let network = b.network(backend, &a);
             let _thread = a.start(backend, &b);
-            early.send(to_b.clone());
+            first.send(to_b.clone());
             let sent = || a.ns.exec("wg", &["show", "flannel-wg", "transfer"]);
             testkit::wait_for("the first handshake", SOON, || !sent().trim_end().ends_with("\t0"));
             let _thread = b.begin(network);
-            late.send(to_a.clone());
-            late.next().reachable
+            second.send(to_a.clone());
+            second.next().reachable
         };
-        let know_at_once = || {
+        let both_start = || {
             let [mut first, mut second] = checkers();
-            // On a long way packets meet.
+            // With this delay both handshakes are on their way at the same time.
             for node in [&a, &b] {
                 node.ns.exec("sh", &["-c", "tc qdisc replace dev eth0 root netem delay 50ms"]);
             }
@@ -239,22 +240,22 @@ fn vm_wireguard_starts_without_delay() {
             second.send(to_a.clone());
             first.next().reachable && second.next().reachable
         };
-        // An emulated machine may be late itself.
-        let tries = |way: &dyn Fn() -> bool| {
+        // An emulated machine may be slow itself.
+        let succeeds = |attempt: &dyn Fn() -> bool| {
             (0..3).any(|_| {
-                let is_reached = way();
+                let is_reached = attempt();
                 for node in [&a, &b] {
                     node.ip("link delete flannel-wg");
                 }
                 is_reached
             })
         };
-        assert!(tries(&knows_late), "one that knows its peer late");
-        assert!(tries(&know_at_once), "two that begin at once");
+        assert!(succeeds(&peer_known_late), "one node knows its peer late");
+        assert!(succeeds(&both_start), "both nodes start at the same time");
     });
 }
 
-/// A peer behind a router is reached through a tunnel, and without as soon as a route says that it is near.
+/// The tunnel is used while a route leads to the peer by a gateway.
 #[test]
 fn direct_routing_follows_the_routes() {
     in_netns(|| {
@@ -264,20 +265,20 @@ fn direct_routing_follows_the_routes() {
         let thread = a.start(backend, &b);
         let route = || a.ip("route show 10.0.2.0/24");
         assert!(route().contains("via 172.16.0.2 dev eth0"), "{}", route());
-        let far = "route add 172.16.0.2/32 via 172.16.0.9 dev eth0";
-        a.ip(far);
+        let by_gateway = "route add 172.16.0.2/32 via 172.16.0.9 dev eth0";
+        a.ip(by_gateway);
         testkit::wait_for("the route through the tunnel", SOON, || {
             route().contains("via 10.0.2.0 dev flannel.1")
         });
-        a.ip(&far.replace("add", "del"));
+        a.ip(&by_gateway.replace("add", "del"));
         testkit::wait_for("the direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
-        let left: IpAddr = "10.0.2.0".parse().unwrap();
-        assert_eq!(a.ip(&format!("neigh show {left} dev flannel.1")), "");
-        // The wire is unplugged for a moment: the kernel drops next hops without a word.
+        let unused: IpAddr = "10.0.2.0".parse().unwrap();
+        assert_eq!(a.ip(&format!("neigh show {unused} dev flannel.1")), "");
+        // If the link goes down, the kernel removes its next hops without an event.
         b.ip("link set eth0 down");
         b.ip("link set eth0 up");
         testkit::wait_for("the direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
         let outcome = block_on(thread.run(|one| one.compare())).unwrap();
-        assert!(outcome.is_quiet(), "{outcome:?}");
+        assert!(is_unchanged(&outcome), "{outcome:?}");
     });
 }

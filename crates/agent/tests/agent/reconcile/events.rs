@@ -10,28 +10,28 @@ use kernel::Received;
 use kernel::events::{Events, Object, Topic};
 use testkit::{in_netns, wait_for};
 
-use super::node::{SOON, ip, make_eth0, network, open, options, remove, set};
+use super::node::{SOON, ip, is_unchanged, make_eth0, network, open, options, remove, set};
 use super::repairs::block_on;
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 
-/// Returns the impact of all pending events.
-fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
+/// Returns the number of pending events and their impact.
+fn pending_impact(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
     let mut count = 0;
-    let mut nudge = EventImpact::default();
+    let mut impact = EventImpact::default();
     let deadline = Instant::now() + Duration::from_millis(200);
     loop {
         let received = events.receive(deadline, |event| {
-            // A device that is being made is not yet what it should be.
+            // A device is not as desired until its last attribute is set.
             if !matches!(&event.object, Object::Link(link) if link.name.as_str() == "flannel.1") {
                 count += 1;
-                nudge = nudge.and(reconciler.interest(&event));
+                impact = impact.and(reconciler.impact(&event));
             }
         });
         match received.unwrap() {
             Received::Events => {}
-            Received::Deadline => return (count, nudge),
+            Received::Deadline => return (count, impact),
             Received::Overrun => panic!("events lost"),
         }
     }
@@ -46,14 +46,14 @@ fn own_changes_cause_no_comparison() {
             let mut reconciler = open();
             let mut events = Events::listen(&Topic::ALL).unwrap();
             reconciler.set_network(network(backend, 2..200));
-            let (count, nudge) = heard(&mut events, &reconciler);
+            let (count, impact) = pending_impact(&mut events, &reconciler);
             assert!(count > 200, "{backend}: {count}");
-            assert_eq!(nudge, EventImpact::default(), "{backend}");
+            assert_eq!(impact, EventImpact::default(), "{backend}");
             reconciler.set_peers(vec![set(backend, 300), remove(2), remove(3)]);
-            let (count, nudge) = heard(&mut events, &reconciler);
+            let (count, impact) = pending_impact(&mut events, &reconciler);
             assert!(count >= 6, "{backend}: {count}");
-            assert_eq!(nudge, EventImpact::default(), "{backend}");
-            reconciler.remove_everything();
+            assert_eq!(impact, EventImpact::default(), "{backend}");
+            reconciler.remove_all();
         }
     });
 }
@@ -66,7 +66,7 @@ fn unrelated_events_cause_no_comparison() {
         let mut reconciler = open();
         reconciler.set_network(network(r#"{"Type": "vxlan", "DirectRouting": true}"#, 2..9));
         let mut events = Events::listen(&Topic::ALL).unwrap();
-        for done in [
+        for command in [
             "link add veth1 type veth peer name pod1",
             "link set veth1 up",
             "link add cni0 type bridge",
@@ -81,18 +81,18 @@ fn unrelated_events_cause_no_comparison() {
             "address add 192.0.2.9/32 dev flannel.1",
             "link delete veth1",
         ] {
-            ip(done);
+            ip(command);
         }
-        let (count, nudge) = heard(&mut events, &reconciler);
+        let (count, impact) = pending_impact(&mut events, &reconciler);
         assert!(count > 10, "{count}");
-        assert_eq!(nudge, EventImpact::default());
+        assert_eq!(impact, EventImpact::default());
         ip("route add 172.16.0.5/32 via 172.16.0.99");
-        let (_, nudge) = heard(&mut events, &reconciler);
-        assert_eq!(nudge, EventImpact { on_link: true, ..EventImpact::default() });
+        let (_, impact) = pending_impact(&mut events, &reconciler);
+        assert_eq!(impact, EventImpact { on_link: true, ..EventImpact::default() });
     });
 }
 
-/// The address of the tunnel's end at a peer is one of this host: the kernel takes no such gateway.
+/// The gateway to one peer is a local address, which the kernel refuses.
 #[test]
 fn failed_peer_does_not_block_others_and_is_retried() {
     in_netns(|| {
@@ -107,11 +107,11 @@ fn failed_peer_does_not_block_others_and_is_retried() {
         assert!(failures.iter().all(|text| text.contains("10.0.3.0")), "{failures:?}");
         assert!(!failures.is_empty());
         assert_eq!(ip("route show proto 112").lines().count(), 3);
-        // Afterwards it has heard all of its own doing.
+        // The report comes after the events of the agent's own changes.
         wait_for("a report", SOON, || reports.try_recv().is_ok());
         ip("address del 10.0.3.0/32 dev lo");
         wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
-        wait_for("a report that is no repair", SOON, || {
+        wait_for("a report of the retry", SOON, || {
             let report = reports.try_recv().ok();
             matches!(report, Some(Report::Retried(outcome)) if outcome.failures.is_empty())
         });
@@ -157,7 +157,7 @@ fn underlay_address_change_keeps_the_device() {
         let shown = ip("-d link show flannel.1");
         assert!(shown.contains("mtu 1350 ") && shown.contains("local 172.16.9.9 "), "{shown}");
         assert_eq!(index(shown), before);
-        assert!(reconciler.compare().is_quiet());
+        assert!(is_unchanged(&reconciler.compare()));
     });
 }
 
@@ -167,22 +167,22 @@ fn extension_commands_are_reported_once() {
         make_eth0();
         let backend = r#"{"Type": "extension", "SubnetAddCommand": "true"}"#;
         let mut reconciler = open();
-        let told = |outcome: agent::dataplane::routes::Outcome| -> Vec<String> {
+        let shown = |outcome: agent::dataplane::routes::Outcome| -> Vec<String> {
             outcome.changes.iter().map(ToString::to_string).collect()
         };
-        let first = told(reconciler.set_network(network(backend, 2..4)));
+        let first = shown(reconciler.set_network(network(backend, 2..4)));
         assert_eq!(
             first,
             ["call SubnetAddCommand for 10.0.2.0/24", "call SubnetAddCommand for 10.0.3.0/24"]
         );
-        assert_eq!(told(reconciler.compare()), Vec::<String>::new());
-        let gone = told(reconciler.set_peers(vec![remove(2)]));
+        assert_eq!(shown(reconciler.compare()), Vec::<String>::new());
+        let gone = shown(reconciler.set_peers(vec![remove(2)]));
         assert_eq!(gone, ["call SubnetRemoveCommand for 10.0.2.0/24"]);
-        assert_eq!(told(reconciler.compare()), Vec::<String>::new());
+        assert_eq!(shown(reconciler.compare()), Vec::<String>::new());
     });
 }
 
-/// A container that cannot write sysctls: the device is made all the same.
+/// In a container that cannot write sysctls, the device is created all the same.
 #[test]
 fn device_without_accept_ra_is_no_failure() {
     in_netns(|| {
@@ -200,6 +200,6 @@ fn device_without_accept_ra_is_no_failure() {
         let outcome = reconciler.set_network(network(VXLAN, 2..4));
         assert_eq!(outcome.failures, []);
         assert_eq!(testkit::run("cat", &["/proc/sys/net/ipv6/conf/flannel.1/accept_ra"]), "1\n");
-        assert!(reconciler.compare().is_quiet());
+        assert!(is_unchanged(&reconciler.compare()));
     });
 }

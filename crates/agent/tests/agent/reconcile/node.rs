@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use agent::dataplane::routes::{Options, PeerUpdate, Reconciler, Secrets};
+use agent::dataplane::routes::{Options, Outcome, PeerUpdate, Reconciler, Secrets};
 use kernel::{IfName, Netlink};
 use overlay::Addresses;
 use overlay::lease::Lease;
@@ -14,7 +14,7 @@ use overlay::plan::{Network, Underlay};
 use serde_json::Value;
 use testkit::{Ns, wait_for};
 
-/// For what the kernel thread does by itself, on a busy machine.
+/// Time limit for what the dataplane thread does by itself. A busy machine may be slow.
 pub const SOON: Duration = Duration::from_secs(30);
 
 pub fn ip(args: &str) -> String {
@@ -28,7 +28,7 @@ pub fn ip_json(args: &str) -> Vec<Value> {
     all
 }
 
-/// The permanent entries of tunnels.
+/// Returns the permanent forwarding entries of tunnels.
 pub fn forwarding() -> Vec<String> {
     let text = testkit::run("bridge", &["fdb", "show"]);
     let mut lines: Vec<String> = text
@@ -40,10 +40,10 @@ pub fn forwarding() -> Vec<String> {
     lines
 }
 
-/// `eth0`, with a wire that ends in this namespace.
+/// Creates `eth0`, a veth pair whose other end is in this namespace too.
 ///
-/// What changes by itself afterwards would be taken for a change of ours: addresses that the kernel makes
-/// and tries, and a pair whose ends have yet to see each other.
+/// Later changes by the kernel would be taken for effects of the test. So there are no link-local
+/// addresses, which the kernel checks for duplicates, and both ends are up when this returns.
 pub fn make_eth0() {
     std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();
     ip("link add eth0 type veth peer name wire");
@@ -56,11 +56,16 @@ pub fn make_eth0() {
 
 pub fn options() -> Options {
     Options {
-        mark: "podwire".to_owned(),
-        previous: Vec::new(),
+        owner: "podwire".to_owned(),
+        earlier_networks: Vec::new(),
         secrets: Secrets::default(),
         queues: 1,
     }
+}
+
+/// Returns whether nothing had to be changed, and nothing failed or conflicted.
+pub fn is_unchanged(outcome: &Outcome) -> bool {
+    outcome.changes.is_empty() && outcome.failures.is_empty() && outcome.conflicts.is_empty()
 }
 
 pub fn open() -> Reconciler {

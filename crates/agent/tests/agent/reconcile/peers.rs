@@ -10,16 +10,17 @@ use overlay::plan::Network;
 use testkit::in_netns;
 
 use super::node::{
-    conf, forwarding, ip, lease, mac, make_eth0, network, open, public, remove, set, subnet,
+    conf, forwarding, ip, is_unchanged, lease, mac, make_eth0, network, open, public, remove, set,
+    subnet,
 };
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const UDP: &str = r#"{"Type": "udp"}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 
-fn assert_well(outcome: &Outcome) {
+fn assert_converged(outcome: &Outcome) {
     assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
-    assert_eq!(outcome.refused, []);
+    assert_eq!(outcome.rejected, []);
 }
 
 /// The agent's routes, neighbours and forwarding entries.
@@ -36,24 +37,24 @@ fn check_many(peers: u32) {
     let start = Instant::now();
     let outcome = reconciler.set_network(network);
     println!("{peers} peers in {:?}, {} requests", start.elapsed(), outcome.requests);
-    assert_well(&outcome);
+    assert_converged(&outcome);
     let all = usize::try_from(peers).unwrap();
     assert_eq!(counts(), (all, all, all));
     let start = Instant::now();
-    assert!(reconciler.compare().is_quiet());
+    assert!(is_unchanged(&reconciler.compare()));
     println!("{peers} peers compared in {:?}", start.elapsed());
 
     let start = Instant::now();
     let outcome = reconciler.set_peers(vec![set(VXLAN, peers + 9)]);
     println!("one more in {:?}", start.elapsed());
-    assert_well(&outcome);
+    assert_converged(&outcome);
     assert_eq!((outcome.requests, outcome.changes.len()), (4, 4));
     assert_eq!(counts(), (all + 1, all + 1, all + 1));
     let outcome = reconciler.set_peers(vec![remove(peers + 9), remove(2), set(VXLAN, 30_000)]);
-    assert_well(&outcome);
+    assert_converged(&outcome);
     assert_eq!((outcome.requests, outcome.changes.len()), (12, 12));
     assert_eq!(counts(), (all, all, all));
-    assert!(reconciler.compare().is_quiet());
+    assert!(is_unchanged(&reconciler.compare()));
 }
 
 #[test]
@@ -72,17 +73,17 @@ fn adding_a_peer_costs_the_same_with_5000_peers() {
     });
 }
 
-/// A table that is rebuilt for each change would take minutes.
+/// If each change rebuilt the table, this would take minutes.
 #[test]
 fn adding_a_udp_peer_costs_the_same_with_many() {
     in_netns(|| {
         make_eth0();
         let mut reconciler = open();
-        assert_well(&reconciler.set_network(network(UDP, 2..20_002)));
+        assert_converged(&reconciler.set_network(network(UDP, 2..20_002)));
         let start = Instant::now();
         for _ in 0..5000 {
-            assert_well(&reconciler.set_peers(vec![set(UDP, 30_000)]));
-            assert_well(&reconciler.set_peers(vec![remove(30_000)]));
+            assert_converged(&reconciler.set_peers(vec![set(UDP, 30_000)]));
+            assert_converged(&reconciler.set_peers(vec![remove(30_000)]));
         }
         let took = start.elapsed();
         println!("10 000 changes in {took:?}");
@@ -96,14 +97,14 @@ fn changed_peer_changes_nothing_else() {
         testkit::require!(Link("vxlan"));
         make_eth0();
         let mut reconciler = open();
-        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        assert_converged(&reconciler.set_network(network(VXLAN, 2..4)));
         let conf = super::node::conf(VXLAN);
         let mut lease = super::node::lease(&conf, 2);
         lease.attributes = super::node::lease(&conf, 77).attributes;
         let name = "node-2".to_owned();
         let update = agent::dataplane::routes::PeerUpdate::Set { name, since: 0, lease };
         let outcome = reconciler.set_peers(vec![update]);
-        assert_well(&outcome);
+        assert_converged(&outcome);
         let texts: Vec<String> = outcome.changes.iter().map(ToString::to_string).collect();
         let (new, old) = (mac(77), mac(2));
         assert_eq!(
@@ -125,17 +126,17 @@ fn peers_removed_during_downtime_are_cleaned_up() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
-        assert_well(&open().set_network(network(VXLAN, 2..10)));
+        assert_converged(&open().set_network(network(VXLAN, 2..10)));
         assert_eq!(counts(), (8, 8, 8));
         let index = ip("-o link show flannel.1");
         let mut reconciler = open();
         let outcome = reconciler.set_network(network(VXLAN, 5..12));
-        assert_well(&outcome);
+        assert_converged(&outcome);
         assert_eq!(counts(), (7, 7, 7));
         assert_eq!(ip("-o link show flannel.1"), index, "same device");
         assert_eq!(ip("nexthop show").lines().count(), 7);
         assert!(!outcome.changes.iter().any(|change| change.to_string().contains(&subnet(7))));
-        assert!(reconciler.compare().is_quiet());
+        assert!(is_unchanged(&reconciler.compare()));
     });
 }
 
@@ -149,15 +150,15 @@ fn devices_of_an_earlier_configuration_are_removed() {
         first.set_network(network(other, std::iter::empty()));
         assert!(ip("link show").contains("flannel.7:"));
         let mut reconciler = open();
-        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        assert_converged(&reconciler.set_network(network(VXLAN, 2..4)));
         let shown = ip("link show");
         assert!(shown.contains("flannel.1:") && !shown.contains("flannel.7:"), "{shown}");
         // To another backend and back, without a restart.
-        assert_well(&reconciler.set_network(network(HOST_GW, 2..4)));
+        assert_converged(&reconciler.set_network(network(HOST_GW, 2..4)));
         assert!(!ip("link show").contains("flannel"));
         let shown = ip("route show 10.0.3.0/24");
         assert!(shown.contains(" via 172.16.0.3 dev eth0 proto 112"), "{shown}");
-        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        assert_converged(&reconciler.set_network(network(VXLAN, 2..4)));
         assert_eq!(counts(), (2, 2, 2));
     });
 }
@@ -192,11 +193,11 @@ fn foreign_objects_stay() {
         };
         let before = shown();
         let mut reconciler = open();
-        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        assert_converged(&reconciler.set_network(network(VXLAN, 2..4)));
         ip("address add 192.0.2.9/32 dev flannel.1");
-        assert!(reconciler.compare().is_quiet());
+        assert!(is_unchanged(&reconciler.compare()));
         assert!(ip("address show flannel.1").contains("192.0.2.9/32"));
-        assert_well(&reconciler.set_network(network(HOST_GW, std::iter::empty())));
+        assert_converged(&reconciler.set_network(network(HOST_GW, std::iter::empty())));
         assert_eq!(shown(), before);
     });
 }
@@ -210,8 +211,8 @@ fn conflicting_route_or_device_is_reported() {
         let mut reconciler = open();
         for _ in 0..2 {
             let outcome = reconciler.set_network(network(VXLAN, 2..5));
-            let told: Vec<String> = outcome.conflicts.iter().map(ToString::to_string).collect();
-            assert_eq!(told, ["conflicting route to 10.0.3.0/24 (protocol 4): remove it"]);
+            let shown: Vec<String> = outcome.conflicts.iter().map(ToString::to_string).collect();
+            assert_eq!(shown, ["conflicting route to 10.0.3.0/24 (protocol 4): remove it"]);
             assert_eq!(outcome.failures, []);
             assert!(ip("route show 10.0.3.0/24").contains("proto static"));
             assert_eq!(ip("route show proto 112").lines().count(), 2);
@@ -219,7 +220,7 @@ fn conflicting_route_or_device_is_reported() {
         let again = reconciler.compare();
         assert_eq!((again.changes.len(), again.conflicts.len()), (0, 1));
         ip("route del 10.0.3.0/24");
-        assert_well(&reconciler.compare());
+        assert_converged(&reconciler.compare());
         assert_eq!(ip("route show proto 112").lines().count(), 3);
         // A foreign route to the subnet of a new peer.
         ip("route add 10.0.9.0/24 via 172.16.0.77 dev eth0 proto static");
@@ -231,8 +232,11 @@ fn conflicting_route_or_device_is_reported() {
         ip("link delete flannel.1");
         ip("link add flannel.1 type bridge");
         let outcome = reconciler.compare();
-        let told = outcome.conflicts[0].to_string();
-        assert!(told.starts_with("device flannel.1 (bridge) is not managed by podwire"), "{told}");
+        let shown = outcome.conflicts[0].to_string();
+        assert!(
+            shown.starts_with("device flannel.1 (bridge) is not managed by podwire"),
+            "{shown}"
+        );
         assert_eq!(outcome.failures, []);
     });
 }
@@ -261,12 +265,12 @@ fn flannel_routes_are_adopted_in_place() {
         ip("route add 10.0.2.0/24 via 172.16.0.2 dev eth0");
         ip("route add 10.0.3.0/24 via 172.16.0.99 dev eth0");
         let mut reconciler = open();
-        assert_well(&reconciler.set_network(network(HOST_GW, 2..5)));
+        assert_converged(&reconciler.set_network(network(HOST_GW, 2..5)));
         let shown = ip("route show root 10.0.0.0/8");
         assert_eq!(shown.lines().count(), 3, "{shown}");
         assert!(shown.lines().all(|line| line.contains("proto 112")), "{shown}");
         assert!(shown.contains("via 172.16.0.3 ") && !shown.contains("172.16.0.99"), "{shown}");
-        assert!(reconciler.compare().is_quiet());
+        assert!(is_unchanged(&reconciler.compare()));
     });
 }
 
@@ -276,13 +280,13 @@ fn cleanup_removes_everything() {
         testkit::require!(Link("vxlan"));
         make_eth0();
         let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
-        assert_well(&open().set_network(network(VXLAN, 2..20)));
-        // By another process, that knows of no configuration.
-        assert_well(&open().remove_everything());
+        assert_converged(&open().set_network(network(VXLAN, 2..20)));
+        // Another process, which knows no configuration.
+        assert_converged(&open().remove_all());
         assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
-        assert_well(&open().set_network(network(HOST_GW, 2..20)));
+        assert_converged(&open().set_network(network(HOST_GW, 2..20)));
         assert_eq!(ip("route show proto 112").lines().count(), 18);
-        assert_well(&open().remove_everything());
+        assert_converged(&open().remove_all());
         assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
     });
 }
@@ -294,10 +298,10 @@ fn dry_run_changes_nothing() {
         make_eth0();
         let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
         let mut reconciler = open();
-        let told = reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap();
+        let preview = reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap();
         assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
         let done = reconciler.set_network(network(VXLAN, 2..4));
-        assert_eq!(told.changes, done.changes);
+        assert_eq!(preview.changes, done.changes);
         assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap().changes, []);
         // Before the first look-up, no peer is on the link.
         let mut direct = network(HOST_GW, 2..4);
@@ -320,13 +324,14 @@ fn lease_v6(conf: &NetConf, n: u32) -> Lease {
     Lease::parse(&format!("fd00:5:0:{n}::-64"), value.as_bytes()).unwrap()
 }
 
-/// Any of a few nodes has any of a few subnets, and many change at once: all is right at once.
+/// Nodes exchange a few subnets at random, several at once. Each update has to reach the desired
+/// state.
 fn check_exchanges(conf: &NetConf, lease: fn(&NetConf, u32) -> Lease) {
     make_eth0();
     let mut reconciler = open();
     let peers = (2..6).map(|n| (format!("node-{n}"), (0, lease(conf, n)))).collect();
     let network = Network::new(conf.clone(), lease(conf, 1), super::node::underlay(), peers);
-    assert_well(&reconciler.set_network(network.unwrap()));
+    assert_converged(&reconciler.set_network(network.unwrap()));
     let mut random = 7_u64;
     let mut below = |limit: u64| {
         random =
@@ -346,12 +351,12 @@ fn check_exchanges(conf: &NetConf, lease: fn(&NetConf, u32) -> Lease) {
                 PeerUpdate::Set { name: format!("node-{name}"), since: below(3).into(), lease }
             })
             .collect();
-        let told = format!("{round}: {updates:?}");
+        let context = format!("{round}: {updates:?}");
         let outcome = reconciler.set_peers(updates);
-        assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]), "{told}");
-        // A part is planned from what was planned before, not from what is there.
+        assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]), "{context}");
+        // Not after each update: the difference of one peer is computed from the earlier plan.
         let again = if below(4) == 0 { reconciler.compare() } else { Outcome::default() };
-        assert!(again.is_quiet(), "{told}: {outcome:?}: {again:?}");
+        assert!(is_unchanged(&again), "{context}: {outcome:?}: {again:?}");
     }
 }
 
@@ -388,7 +393,8 @@ fn peers_exchange_their_subnets_by_host_gw_of_ipv6() {
     in_netns(|| check_exchanges(&conf_v6(HOST_GW), lease_v6));
 }
 
-/// What was this node's end of the tunnel becomes the peer's, and the kernel takes no gateway that is its own address.
+/// The address of this node's tunnel device becomes that of the peer's. The kernel refuses a
+/// gateway that is a local address.
 #[test]
 fn this_node_and_a_peer_exchange_their_subnets() {
     in_netns(|| {
@@ -404,10 +410,10 @@ fn this_node_and_a_peer_exchange_their_subnets() {
             let peers = [("node-2".to_owned(), (0, with(peer, 2)))].into();
             Network::new(conf.clone(), with(own, 1), super::node::underlay(), peers).unwrap()
         };
-        assert_well(&reconciler.set_network(of(1, 2)));
+        assert_converged(&reconciler.set_network(of(1, 2)));
         for (own, peer) in [(2, 1), (1, 2)] {
-            assert_well(&reconciler.set_network(of(own, peer)));
-            assert!(reconciler.compare().is_quiet());
+            assert_converged(&reconciler.set_network(of(own, peer)));
+            assert!(is_unchanged(&reconciler.compare()));
             let shown = ip("-o -4 address show dev flannel.1");
             assert!(shown.contains(&format!("10.0.{own}.0/32")), "{shown}");
             let gateway = format!("via 10.0.{peer}.0 ");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fed with the keys and values of real flannel nodes, a namespace has what flannel had made.
+//! With the recorded leases of real flannel nodes, the kernel state is as flannel's was.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use overlay::plan::{Network, Underlay};
 use serde_json::Value;
 use testkit::{Recorded, in_netns};
 
-use super::node::{forwarding, ip, ip_json, open};
+use super::node::{forwarding, ip, ip_json, is_unchanged, open};
 
-/// The address of the node's interface to others.
+/// Returns the address of the underlay interface.
 fn address(recorded: &Recorded) -> IpAddr {
     let eth0 = recorded.lines("addr").iter().find(|line| line.starts_with("eth0")).unwrap();
     eth0.split(' ').find_map(|word| word.split('/').next()?.parse().ok()).unwrap()
@@ -40,7 +40,7 @@ fn network(recorded: &Recorded) -> Network {
     Network::new(NetConf::parse(recorded.conf()).unwrap(), lease, underlay, leases).unwrap()
 }
 
-/// The recorded state of the node before flannel started.
+/// Creates the state of the node before flannel started.
 fn make_node(recorded: &Recorded) {
     ip("link add eth0 type veth peer name wire");
     ip("link set eth0 up");
@@ -74,7 +74,7 @@ fn check(recorded: &str) {
     let mut reconciler = open();
     let outcome = reconciler.set_network(network(&recorded));
     assert_eq!(
-        (&outcome.failures, &outcome.conflicts, &outcome.refused),
+        (&outcome.failures, &outcome.conflicts, &outcome.rejected),
         (&vec![], &vec![], &vec![])
     );
 
@@ -109,7 +109,7 @@ fn check(recorded: &str) {
     assert_eq!(addresses, recorded.addresses());
     check_links(&recorded);
     let again = reconciler.compare();
-    assert!(again.is_quiet(), "{again:?}");
+    assert!(is_unchanged(&again), "{again:?}");
 }
 
 /// Compares the devices with the recorded output of `ip`, except for offloads of the TUN device.

@@ -7,11 +7,13 @@ use agent::dataplane::routes::{self, PeerUpdate, Report, RoutesDataplane};
 use testkit::{in_netns, wait_for};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::node::{SOON, forwarding, ip, make_eth0, network, options, public, remove};
+use super::node::{
+    SOON, forwarding, ip, is_unchanged, make_eth0, network, options, public, remove,
+};
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 
-/// No periodic comparison helps.
+/// An interval without periodic comparisons.
 const NEVER: Duration = Duration::from_secs(100_000);
 
 struct Lab {
@@ -54,7 +56,7 @@ impl Lab {
         parts.iter().map(lines).collect::<Vec<_>>().join("\n--\n")
     }
 
-    fn is_repaired_after(&mut self, what: &str, breaking: impl FnOnce()) {
+    fn assert_repaired_after(&mut self, what: &str, breaking: impl FnOnce()) {
         let before = Self::shown();
         while self.reports.try_recv().is_ok() {}
         breaking();
@@ -65,17 +67,17 @@ impl Lab {
         let Report::Repaired(outcome) = report else { panic!("{what}: {report:?}") };
         assert!(!outcome.changes.is_empty() && outcome.failures.is_empty(), "{what}: {outcome:?}");
         let mut now = String::new();
-        wait_for(&format!("{what} to be repaired"), SOON, || {
+        wait_for(&format!("the repair after {what}"), SOON, || {
             now = testkit::try_run("ip", &["link", "show", "dev", "flannel.1"])
                 .map_or_else(|why| why, |_| Self::shown());
             now == before
         });
     }
 
-    /// The agent's own changes cause no comparison.
-    fn is_at_rest(&mut self) {
+    /// Checks that the kernel state is as desired.
+    fn assert_converged(&mut self) {
         let outcome = block_on(self.thread.run(|one| one.compare())).unwrap();
-        assert!(outcome.is_quiet(), "{outcome:?}");
+        assert!(is_unchanged(&outcome), "{outcome:?}");
     }
 }
 
@@ -102,7 +104,7 @@ fn every_part_of_vxlan_is_repaired() {
             "neigh replace 10.0.3.0 lladdr 02:12:34:56:78:9a dev flannel.1 nud permanent",
             "neigh replace 10.0.99.0 lladdr 02:12:34:56:78:9a dev flannel.1 nud permanent",
         ] {
-            lab.is_repaired_after(what, || drop(ip(what)));
+            lab.assert_repaired_after(what, || drop(ip(what)));
         }
         let mac = super::node::mac(3);
         let public = public(3).to_string();
@@ -114,9 +116,9 @@ fn every_part_of_vxlan_is_repaired() {
             format!("fdb replace {mac} dev flannel.1 dst 172.16.0.77 self"),
             "fdb add 02:12:34:56:78:9a dev flannel.1 dst 172.16.0.77 self".to_owned(),
         ] {
-            lab.is_repaired_after(&what, || bridge(&what));
+            lab.assert_repaired_after(&what, || bridge(&what));
         }
-        lab.is_at_rest();
+        lab.assert_converged();
     });
 }
 
@@ -132,8 +134,8 @@ fn underlay_change_is_reported() {
         ] {
             while lab.reports.try_recv().is_ok() {}
             ip(what);
-            let is_it = |report: Report| report == Report::UnderlayChanged;
-            wait_for(what, SOON, || lab.reports.try_recv().is_ok_and(is_it));
+            let is_underlay = |report: Report| report == Report::UnderlayChanged;
+            wait_for(what, SOON, || lab.reports.try_recv().is_ok_and(is_underlay));
         }
     });
 }
@@ -148,7 +150,7 @@ fn route_mtu_is_removed_when_the_path_recovers() {
         let route = || ip("-4 route show 10.0.3.0/24 proto 112");
         for mtu in [Some(1300), None, Some(1400), Some(1300), None] {
             let name = "node-3".to_owned();
-            let update = PeerUpdate::Narrow { name, subnet, mtu };
+            let update = PeerUpdate::PathMtu { name, subnet, mtu };
             let run = lab.thread.run(move |one| one.set_peers(vec![update]));
             let outcome = block_on(run).unwrap();
             assert_eq!(outcome.failures, []);
@@ -157,11 +159,11 @@ fn route_mtu_is_removed_when_the_path_recovers() {
             assert_eq!(found.map(str::to_owned), mtu.map(|mtu: u32| mtu.to_string()), "{shown}");
             assert_eq!(ip("nexthop show proto 112").lines().count(), 3);
         }
-        lab.is_at_rest();
+        lab.assert_converged();
     });
 }
 
-/// A command reports the conflict, and a comparison finds that it has gone, without a change.
+/// A command reports the conflict. A comparison without changes reports its end.
 #[test]
 fn end_of_a_conflict_is_reported() {
     in_netns(|| {
@@ -172,7 +174,7 @@ fn end_of_a_conflict_is_reported() {
         ip("link set other up");
         ip("route add 10.0.2.0/24 dev other proto static");
         let network = network(r#"{"Type": "host-gw"}"#, 2..4);
-        // One command, so that no comparison comes in between.
+        // Both in one command, so that there is no comparison in between.
         let outcome = block_on(thread.run(move |one| {
             one.set_network(network);
             one.set_peers(vec![remove(2)])
@@ -181,7 +183,7 @@ fn end_of_a_conflict_is_reported() {
         assert_eq!(outcome.conflicts.len(), 1, "{outcome:?}");
         wait_for("a report without the conflict", SOON, || {
             let report = reports.try_recv().ok();
-            matches!(report, Some(Report::Repaired(outcome)) if outcome.is_quiet())
+            matches!(report, Some(Report::Repaired(outcome)) if is_unchanged(&outcome))
         });
     });
 }

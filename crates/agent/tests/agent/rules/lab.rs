@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node in the test's namespace, with two pods on a bridge, a pod of another node behind a link that
-//! stands for the tunnel, and a host outside the network.
+//! A node in the test's namespace, with two pods on a bridge, a pod of another node behind a link
+//! that stands for the tunnel, and a host outside the network.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -90,7 +90,8 @@ fn only_traffic_leaving_the_network_is_masqueraded() {
             check(&lab.pod, other, pod);
             check(&lab.pod, remote, pod);
             check(&lab.remote, pod, remote);
-            // A pod of this node sees the client. Answers of a pod of another node return through this node.
+            // A pod of this node sees the client. Answers of a pod of another node return through
+            // this node.
             check(&lab.world, pod, world);
             check(&lab.world, remote, tunnel);
             check(&lab.node, remote, tunnel);
@@ -136,7 +137,8 @@ fn multicast_is_not_masqueraded() {
         let to = |address: &str, options: &str| {
             let target = format!("UDP4-DATAGRAM:{address}:9,bind=10.5.1.1,{options}");
             lab.node.exec("sh", &["-c", &format!("echo x | socat -u - {target}")]);
-            // Original and reply direction: the second destination is the address that answers go to.
+            // Original and reply direction: the second destination is the address that answers go
+            // to.
             let flows = run("conntrack", &["-L", "-p", "udp", "-d", address]);
             run("conntrack", &["-F"]);
             flows.split("dst=").nth(2).map(|text| text.split(' ').next().unwrap().to_owned())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes by other programs are noticed by their events and repaired. The agent's own changes cause nothing.
+//! Changes by other programs are noticed by their events and repaired. The agent's own changes
+//! cause nothing.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,8 @@ fn repair(rules: &Rules, events: &mut Events) -> Vec<String> {
     changes(rules.compare())
 }
 
-/// Receives all pending events, and checks that a comparison finds no difference and causes no event. The
-/// kernel sends all events of a change before it acknowledges the change.
+/// Receives all pending events, and checks that a comparison finds no difference and causes no
+/// event. The kernel sends all events of a change before it acknowledges the change.
 fn assert_converged(rules: &Rules, events: &mut Events) {
     while events.receive(Instant::now(), |_| {}).unwrap() == Received::Events {}
     assert_eq!(changes(rules.compare()), [""; 0]);

@@ -10,8 +10,8 @@ use super::forward::restore;
 use super::lab::{Lab, NODE, NODE6, WORLD, WORLD6, check};
 use super::{changes, conf, nft, open};
 
-/// Rules of flanneld with iptables, and of Docker and kube-proxy. `{n}` is the network, `{s}` the node's
-/// subnet, `{m}` multicast.
+/// Rules of flanneld with iptables, and of Docker and kube-proxy. `{n}` is the network, `{s}` the
+/// node's subnet, `{m}` multicast.
 const BEFORE: &str = r#"*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]

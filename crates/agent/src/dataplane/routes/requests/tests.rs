@@ -14,9 +14,9 @@ fn known(device: IfName) -> Option<IfIndex> {
     (device.as_str() != "gone").then_some(IfIndex(7))
 }
 
-/// What each request does to what.
-fn told(change: &Change, exclusive: bool) -> Vec<String> {
-    match step(change, "ours", exclusive, known) {
+/// Shows operation and object of the request.
+fn shown(change: &Change, is_exclusive: bool) -> Vec<String> {
+    match step(change, "owner", is_exclusive, known) {
         Step::Send(one) => vec![format!("{} {}", one.op, one.object())],
         other => vec![format!("{other:?}")],
     }
@@ -34,13 +34,14 @@ fn route(device: &str) -> DesiredRoute {
 }
 
 #[test]
-fn each_change_asks_for_itself() {
+fn change_converts_to_one_request() {
     let device = name("flannel.1");
     let (ip, mac) = ("10.5.2.0".parse().unwrap(), MacAddr([2, 0, 0, 0, 0, 2]));
     let dst = "192.0.2.2".parse().unwrap();
     let gateway = Gateway { address: ip, device, onlink: true };
     let address = DeviceAddress { device, prefix: "10.5.1.0/32".parse().unwrap() };
-    let found = ObservedRoute { route: route("flannel.1"), metric: 0, protocol: 3, nexthop: None };
+    let observed =
+        ObservedRoute { route: route("flannel.1"), metric: 0, protocol: 3, nexthop: None };
     let change = |to| Change::ChangeDevice { name: device, to };
     for (change, expected) in [
         (change(DeviceChange::Owner), "set alias of #7"),
@@ -65,43 +66,43 @@ fn each_change_asks_for_itself() {
             Change::SetRoute { route: route("flannel.1"), nexthop: Some(9) },
             "replace route 10.5.2.0/24 by next hop 9",
         ),
-        (Change::RemoveRoute(found), "remove route 10.5.2.0/24 via 10.5.2.0 dev #7"),
+        (Change::RemoveRoute(observed), "remove route 10.5.2.0/24 via 10.5.2.0 dev #7"),
     ] {
-        assert_eq!(told(&change, false), [expected], "{change}");
+        assert_eq!(shown(&change, false), [expected], "{change}");
     }
 }
 
 #[test]
-fn a_route_that_has_not_been_seen_is_not_replaced() {
+fn exclusive_route_is_not_replaced() {
     let change = Change::SetRoute { route: route("flannel.1"), nexthop: None };
-    assert_eq!(told(&change, true), ["add route 10.5.2.0/24 via 10.5.2.0 dev #7"]);
+    assert_eq!(shown(&change, true), ["add route 10.5.2.0/24 via 10.5.2.0 dev #7"]);
 }
 
 #[test]
-fn what_was_on_a_device_that_is_gone_is_gone() {
+fn change_on_a_missing_device_is_no_request() {
     let device = name("gone");
     let ip = "10.5.2.0".parse().unwrap();
     let remove = Change::RemoveNeighbour { device, ip };
-    assert_eq!(step(&remove, "ours", false, known), Step::Gone);
+    assert_eq!(step(&remove, "owner", false, known), Step::Gone);
     let set = Change::SetNeighbour { device, ip, mac: MacAddr([2; 6]) };
-    assert_eq!(step(&set, "ours", false, known), Step::NoDevice(device));
+    assert_eq!(step(&set, "owner", false, known), Step::NoDevice(device));
 }
 
 #[test]
-fn a_peer_is_told_all_of_it_but_where_it_may_have_roamed() {
+fn peer_request_sets_everything_but_a_roamed_endpoint() {
     let peer = DesiredWireguardPeer {
         endpoint: "192.0.2.2:51820".parse().unwrap(),
         allowed: ["10.5.2.0/24".parse().unwrap()].into(),
         psk: None,
         keepalive: None,
     };
-    let told = set_peer(PublicKey([1; 32]), &peer, false);
-    assert_eq!((told.endpoint, told.keepalive), (Some(peer.endpoint), Some(0)));
-    assert_eq!(told.preshared_key, Some(PresharedKey([0; 32])), "one that was there goes");
-    assert!(told.replace_allowed_ips && !told.remove);
+    let request = set_peer(PublicKey([1; 32]), &peer, false);
+    assert_eq!((request.endpoint, request.keepalive), (Some(peer.endpoint), Some(0)));
+    assert_eq!(request.preshared_key, Some(PresharedKey([0; 32])), "an earlier key is removed");
+    assert!(request.replace_allowed_ips && !request.remove);
     let secret =
         DesiredWireguardPeer { psk: Some(PresharedKey([7; 32])), keepalive: Some(25), ..peer };
-    let told = set_peer(PublicKey([1; 32]), &secret, true);
-    assert_eq!((told.endpoint, told.keepalive), (None, Some(25)));
-    assert_eq!(told.preshared_key, Some(PresharedKey([7; 32])));
+    let request = set_peer(PublicKey([1; 32]), &secret, true);
+    assert_eq!((request.endpoint, request.keepalive), (None, Some(25)));
+    assert_eq!(request.preshared_key, Some(PresharedKey([7; 32])));
 }
