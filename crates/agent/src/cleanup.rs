@@ -235,7 +235,7 @@ impl Cleaner<'_> {
         let mut rules = Rules::open(&self.settings.node.owner)?;
         let nl = Netlink::open()?;
         let rules = if dry_run { rules.preview_removal() } else { rules.remove() };
-        self.cleaned.done.extend(rules.changes);
+        rules.changes.iter().for_each(|change| self.done(change));
         self.cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
         let settle = if dry_run { blackhole::preview } else { blackhole::settle };
         match settle(&nl, &saved.networks(), &[], false) {

@@ -144,7 +144,8 @@ impl Preview<'_> {
         let outcomes = [rules.preview(&conf), rules.preview_flannel_removal()];
         let lines = outcomes.into_iter().flat_map(|outcome| {
             let problems = outcome.problems.into_iter().map(|problem| format!("# {problem}"));
-            outcome.changes.into_iter().chain(problems).collect::<Vec<_>>()
+            let changes = outcome.changes.iter().map(ToString::to_string);
+            changes.chain(problems).collect::<Vec<_>>()
         });
         Ok(lines.collect())
     }

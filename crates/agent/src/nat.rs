@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 
 use crate::blackhole;
-use crate::dataplane::nft::{NftDataplane, Outcome, REMOVAL, RulesConf};
+use crate::dataplane::nft::{Change, NftDataplane, Outcome, RulesConf};
 use crate::dataplane::routes::RoutesDataplane;
 use crate::membership::Joined;
 use crate::overlay::Programmed;
@@ -82,10 +82,10 @@ impl Nat {
         let (outcome, taken_over) = set.map_err(|error| error.to_string())?;
         self.report(&outcome, false);
         for change in &taken_over.changes {
-            tracing::info!(%change, "flannel rule removed");
+            tracing::info!(%change, "flannel's rules removed");
         }
         for problem in &taken_over.problems {
-            tracing::warn!(%problem, "flannel rules left in place");
+            tracing::warn!(%problem, "flannel's rules left in place");
         }
         self.translated.send_replace(Some(programmed));
         Ok(())
@@ -131,13 +131,14 @@ impl Nat {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "kernel state repaired");
-                self.hub.repaired(RepairKind::Rules, change);
+                self.hub.repaired(RepairKind::Rules, change.to_string());
             } else {
                 tracing::debug!(%change, "kernel state changed");
             }
         }
-        if is_repair && outcome.changes.iter().any(|one| one.starts_with(REMOVAL)) {
-            tracing::warn!("flannel's rules were written again: stop flanneld on this node");
+        let is_flannel = |change: &Change| matches!(change, Change::RemoveFlannelRule { .. });
+        if is_repair && outcome.changes.iter().any(is_flannel) {
+            tracing::warn!("flanneld has written its rules again, stop it on this node");
         }
         match outcome.problems.first() {
             None => self.hub.clear_problem(ConditionKind::Rules),

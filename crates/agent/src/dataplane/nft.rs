@@ -4,6 +4,7 @@
 //! rules and repairs them. The dataplane calls it after an event that [`Rules::is_relevant`]
 //! selects. The agent's own changes cause such events too; the comparison then finds no difference.
 
+mod change;
 mod desired;
 mod flannel;
 mod forward;
@@ -15,9 +16,9 @@ use std::fmt;
 use kernel::nft::{Batch, Event, Nft, Table, TableFamily};
 use kernel::{Family, iptables_legacy, sysctl};
 
+pub use self::change::{Change, TableDamage};
 pub use self::desired::RulesConf;
 use self::desired::{DesiredRuleset, Direction, desired};
-pub(crate) use self::flannel::REMOVAL;
 pub use self::plane::{MaintainedRules, NftDataplane, NftPlane, start, start_with};
 
 /// How often a batch is computed again because another program changed nf_tables meanwhile.
@@ -38,7 +39,7 @@ pub struct Rules {
 #[must_use]
 pub struct Outcome {
     /// Changes that were made, or that a preview would make.
-    pub changes: Vec<String>,
+    pub changes: Vec<Change>,
     pub problems: Vec<Problem>,
 }
 
@@ -71,7 +72,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, Default)]
 struct Plan {
     batch: Batch,
-    changes: Vec<String>,
+    changes: Vec<Change>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +169,7 @@ impl Rules {
         family: Family,
         desired: &DesiredRuleset,
         mode: Mode,
-    ) -> kernel::Result<Vec<String>> {
+    ) -> kernel::Result<Vec<Change>> {
         let plan =
             |form| move || forward::plan(&self.nft, family, &self.owner, &desired.accepts, form);
         match self.apply(mode, plan(forward::Form::Iptables)) {
@@ -194,7 +195,7 @@ impl Rules {
         &self,
         mode: Mode,
         plan: impl Fn() -> kernel::Result<Plan>,
-    ) -> kernel::Result<Vec<String>> {
+    ) -> kernel::Result<Vec<Change>> {
         for _ in 1..MAX_ATTEMPTS {
             let generation = self.nft.generation()?;
             let Plan { batch, changes } = plan()?;
@@ -213,7 +214,7 @@ impl Rules {
 }
 
 impl Outcome {
-    fn add(&mut self, operation: &'static str, result: kernel::Result<Vec<String>>) {
+    fn add(&mut self, operation: &'static str, result: kernel::Result<Vec<Change>>) {
         match result {
             Ok(changes) => self.changes.extend(changes),
             Err(cause) => self.problems.push(Problem::Kernel(operation, cause)),
@@ -228,7 +229,7 @@ fn table_name(owner: &str) -> String {
     format!("podwire-agent-{plain}")
 }
 
-fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> {
+fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<Change>> {
     let path = match family {
         Family::V4 => "net/ipv4/ip_forward",
         Family::V6 => "net/ipv6/conf/all/forwarding",
@@ -245,7 +246,7 @@ fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> 
         }
         sysctl::write(path, "1")?;
     }
-    Ok(vec![format!("set {name} to 1")])
+    Ok(vec![Change::EnableForwarding { sysctl: name }])
 }
 
 /// Returns a problem if `iptables-legacy` drops forwarded packets: an accept rule in nf_tables does

@@ -30,11 +30,11 @@ pub fn open() -> Rules {
     Rules::open("test").unwrap()
 }
 
-/// Returns the changes, and fails on problems.
+/// Returns the changes as text, and fails on problems.
 #[track_caller]
 pub fn changes(outcome: Outcome) -> Vec<String> {
     assert_eq!(outcome.problems, [], "after {:?}", outcome.changes);
-    outcome.changes
+    outcome.changes.into_iter().map(|change| change.to_string()).collect()
 }
 
 /// Runs a script of `nft`.

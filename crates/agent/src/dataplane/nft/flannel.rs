@@ -8,7 +8,7 @@ use kernel::iptables_legacy;
 use kernel::nft::xtables::{self, comment_of};
 use kernel::nft::{Nft, ObservedRule, Table};
 
-use super::{Plan, Problem};
+use super::{Change, Plan, Problem};
 
 /// Table, base chain, flannel's chain, and the comment of flannel's rules in the base chain.
 const CHAINS: [(&str, &str, &str, &str); 2] = [
@@ -18,9 +18,6 @@ const CHAINS: [(&str, &str, &str, &str); 2] = [
 
 /// Tables that flannel creates if it is configured to use nf_tables.
 const TABLES: [(Family, &str); 2] = [(Family::V4, "flannel-ipv4"), (Family::V6, "flannel-ipv6")];
-
-/// Prefix of the text for a removed rule.
-pub const REMOVAL: &str = "remove flannel's rule";
 
 /// Plans the removal of flannel's rules, chains and tables.
 pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
@@ -34,12 +31,13 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
             let shown = format!("{} {name}", table.family.as_str());
             for rule in nft.rules(table, base_chain)?.iter().filter(|rule| is_flannel(rule)) {
                 plan.batch.remove_rule(table, base_chain, rule.handle);
-                plan.changes.push(format!("{REMOVAL} of chain {shown} {base_chain}"));
+                let chain = format!("{shown} {base_chain}");
+                plan.changes.push(Change::RemoveFlannelRule { chain });
             }
             if nft.has_chain(table, chain)? {
                 plan.batch.flush_chain(table, chain);
                 plan.batch.remove_chain(table, chain);
-                plan.changes.push(format!("remove chain {shown} {chain}"));
+                plan.changes.push(Change::RemoveFlannelChain(format!("{shown} {chain}")));
             }
         }
     }
@@ -47,7 +45,8 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
         let table = Table { family: family.table_family(), name };
         if nft.has_table(table)? {
             plan.batch.remove_table(table);
-            plan.changes.push(format!("remove table {} {name}", table.family.as_str()));
+            let name = format!("{} {name}", table.family.as_str());
+            plan.changes.push(Change::RemoveFlannelTable(name));
         }
     }
     Ok(plan)

@@ -12,8 +12,8 @@ use kernel::nft::xtables::{self, Forwarded, comment_of};
 pub use kernel::nft::xtables::{FILTER as TABLE, FORWARD as CHAIN, Form};
 use kernel::nft::{Batch, Nft, ObservedRule, Place};
 
-use super::Plan;
 use super::desired::{Accept, Direction};
+use super::{Change, Plan};
 
 /// Plans the changes of this agent's rules in the chain of one family.
 pub fn plan(
@@ -41,13 +41,14 @@ pub fn plan(
         plan.batch.remove_rule(table, CHAIN, rule.handle);
     }
     add_rules(&mut plan.batch, family, &desired, place(&rules, owner), owner, form);
-    let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
-    let shown =
-        |verb: &str, packets: &str| format!("{verb} the rule of {program} for packets {packets}");
+    plan.changes.extend(desired.iter().map(|accept| {
+        let packets = accept.to_string();
+        Change::SetForwardRule { family, packets }
+    }));
     let is_desired = |packets: &str| desired.iter().any(|accept| accept.to_string() == packets);
-    plan.changes.extend(desired.iter().map(|accept| shown("set", &accept.to_string())));
-    let stale = own.iter().filter(|(_, packets)| !is_desired(packets));
-    plan.changes.extend(stale.map(|(_, packets)| shown("remove", packets)));
+    let stale = own.into_iter().filter(|(_, packets)| !is_desired(packets));
+    let removal = |(_, packets)| Change::RemoveForwardRule { family, packets };
+    plan.changes.extend(stale.map(removal));
     Ok(plan)
 }
 

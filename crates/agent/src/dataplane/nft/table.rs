@@ -6,8 +6,8 @@ use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Hook, MapTo, Nft, ObservedTable, Place, Rule, Set, Table,
 };
 
-use super::Plan;
 use super::desired::{AgentTable, DesiredSet};
+use super::{Change, Plan, TableDamage};
 
 const CHAIN: &str = "postrouting";
 
@@ -17,22 +17,22 @@ const BASE: BaseChain = BaseChain { kind: ChainKind::Nat, hook: Hook::Postroutin
 /// Plans the changes of the table. `None` removes it.
 pub fn plan(nft: &Nft, table: Table<'_>, desired: Option<&AgentTable>) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
-    let name = format!("table {} {}", table.family.as_str(), table.name);
+    let name = format!("{} {}", table.family.as_str(), table.name);
     match (desired, nft.table(table)?) {
         (None, None) => {}
         (None, Some(_)) => {
             plan.batch.remove_table(table);
-            plan.changes.push(format!("remove {name}"));
+            plan.changes.push(Change::RemoveTable(name));
         }
         (Some(desired), None) => {
             create(&mut plan.batch, table, desired);
-            plan.changes.push(format!("make {name}"));
+            plan.changes.push(Change::CreateTable(name));
         }
         (Some(desired), Some(observed)) => match damage(&observed, table, desired) {
             Some(damage) => {
                 plan.batch.remove_table(table);
                 create(&mut plan.batch, table, desired);
-                plan.changes.push(format!("make {name} anew: {damage}"));
+                plan.changes.push(Change::RecreateTable { table: name, damage });
             }
             None => repair(&mut plan, nft, table, desired)?,
         },
@@ -51,24 +51,24 @@ fn create(batch: &mut Batch, table: Table<'_>, desired: &AgentTable) {
 }
 
 /// Returns a difference that only a new table removes, if there is one.
-fn damage(observed: &ObservedTable, table: Table<'_>, desired: &AgentTable) -> Option<String> {
+fn damage(observed: &ObservedTable, table: Table<'_>, desired: &AgentTable) -> Option<TableDamage> {
     if !observed.is_active {
-        return Some("it has flags".to_owned());
+        return Some(TableDamage::Dormant);
     }
     if !observed.chains.iter().any(|one| one.is_like(&chain(table))) {
-        return Some(format!("chain {CHAIN} is missing or changed"));
+        return Some(TableDamage::MissingChain(CHAIN));
     }
     if let Some(foreign) = observed.chains.iter().find(|one| one.name != CHAIN) {
-        return Some(format!("chain {} is not ours", foreign.name));
+        return Some(TableDamage::ForeignChain(foreign.name.clone()));
     }
     let exists =
         |set: &&DesiredSet| observed.sets.iter().any(|one| one.is_like(&to_kernel(table, set)));
     if let Some(missing) = desired.sets.iter().find(|set| !exists(set)) {
-        return Some(format!("set {} is missing or changed", missing.name));
+        return Some(TableDamage::MissingSet(missing.name));
     }
     let is_foreign = |name: &str| desired.sets.iter().all(|set| set.name != name);
     let foreign = observed.sets.iter().find(|one| is_foreign(&one.name))?;
-    Some(format!("set {} is not wanted", foreign.name))
+    Some(TableDamage::ForeignSet(foreign.name.clone()))
 }
 
 /// Repairs elements and rules of an existing table.
@@ -83,8 +83,8 @@ fn repair(
         if nft.ranges(table, set.name)? != ranges {
             plan.batch.flush_set(table, set.name);
             plan.batch.add_ranges(table, set.name, &ranges);
-            let networks: Vec<String> = set.networks.iter().map(ToString::to_string).collect();
-            plan.changes.push(format!("fill set {} with {}", set.name, networks.join(", ")));
+            let networks = set.networks.clone();
+            plan.changes.push(Change::SetElements { set: set.name, networks });
         }
     }
     let observed = nft.rules(table, CHAIN)?;
@@ -95,7 +95,7 @@ fn repair(
     if !is_converged {
         plan.batch.flush_chain(table, CHAIN);
         add_rules(&mut plan.batch, table, desired);
-        plan.changes.push(format!("write the rules of chain {CHAIN}"));
+        plan.changes.push(Change::RewriteChain(CHAIN));
     }
     Ok(())
 }

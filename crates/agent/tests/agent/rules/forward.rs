@@ -54,10 +54,10 @@ fn docker_drop_policy_is_overruled() {
         assert_eq!(
             set,
             [
-                "set the rule of iptables for packets from 10.5.0.0/16",
-                "set the rule of iptables for packets to 10.5.0.0/16",
-                "set the rule of ip6tables for packets from fd05::/48",
-                "set the rule of ip6tables for packets to fd05::/48",
+                "set iptables rule for packets from 10.5.0.0/16",
+                "set iptables rule for packets to 10.5.0.0/16",
+                "set ip6tables rule for packets from fd05::/48",
+                "set ip6tables rule for packets to fd05::/48",
             ]
         );
         check(&lab.pod, WORLD, NODE);

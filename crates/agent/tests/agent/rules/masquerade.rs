@@ -60,9 +60,9 @@ fn ruleset_is_listed_and_read_back_by_nft() {
             forwards: false,
         };
         let mut rules = open();
-        assert_eq!(rules.preview(&conf).changes, ["make table inet podwire-agent-test"]);
+        assert_eq!(changes(rules.preview(&conf)), ["create table inet podwire-agent-test"]);
         assert_eq!(nft("list ruleset"), "");
-        assert_eq!(changes(rules.set(&conf)), ["make table inet podwire-agent-test"]);
+        assert_eq!(changes(rules.set(&conf)), ["create table inet podwire-agent-test"]);
         assert_eq!(nft("list ruleset"), LISTED);
         assert!(DOCS.contains(LISTED));
         assert_eq!(changes(rules.compare()), [""; 0]);
@@ -112,9 +112,9 @@ fn exceptions_and_kube_proxy_mark_are_respected() {
         check(&lab.pod, WORLD6, POD6);
         let set = changes(rules.set(&conf()));
         let expected = [
-            "fill set direct4 with 224.0.0.0/4, 255.255.255.255/32",
-            "fill set direct6 with ff00::/8",
-            "write the rules of chain postrouting",
+            "set elements of set direct4: 224.0.0.0/4, 255.255.255.255/32",
+            "set elements of set direct6: ff00::/8",
+            "rewrite chain postrouting",
         ];
         assert_eq!(set, expected);
         check(&lab.pod, WORLD, NODE);

@@ -100,7 +100,7 @@ fn removed_or_changed_rule_is_restored() {
                 ),
             };
             nft(&script);
-            assert_eq!(repair(&rules, &mut events), ["write the rules of chain postrouting"]);
+            assert_eq!(repair(&rules, &mut events), ["rewrite chain postrouting"]);
             assert_eq!(ruleset(), before);
             assert_converged(&rules, &mut events);
         }
@@ -118,7 +118,7 @@ fn traffic_continues_after_a_flush() {
         check(&lab.pod, WORLD, NODE);
         assert_converged(&rules, &mut events);
         nft("flush ruleset");
-        assert_eq!(repair(&rules, &mut events), ["make table inet podwire-agent-test"]);
+        assert_eq!(repair(&rules, &mut events), ["create table inet podwire-agent-test"]);
         check(&lab.pod, WORLD, NODE);
         // Docker starts afterwards.
         restore("iptables-nft-restore", DOCKERS);
