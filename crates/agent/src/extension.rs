@@ -91,7 +91,7 @@ impl ExtensionController {
                     &variable,
                 );
                 let result = run(&commands.post_startup, call).await.map(drop);
-                self.hub.report(ConditionKind::Extension, result);
+                self.hub.report_result(ConditionKind::Extension, result);
             }
             Job::PeerAdded(peer) => {
                 let call = extension::for_peer(&commands.subnet_add, peer, &variable);

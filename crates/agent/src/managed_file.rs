@@ -36,7 +36,7 @@ impl ManagedFile {
         if self.is_in_place && matches!(written, Ok(true)) {
             let file = self.watcher.path().display();
             tracing::warn!(%file, "file restored");
-            self.hub.repaired(RepairKind::File, format!("restored {file}"));
+            self.hub.record_repair(RepairKind::File, format!("restored {file}"));
         }
         self.is_in_place |= written.is_ok();
         self.report(written);

@@ -278,7 +278,7 @@ impl Membership {
                     return vec![Event::StoreAnswered];
                 }
                 let revision = current.watch.revision().0;
-                self.hub.watched(revision, revision);
+                self.hub.set_watch(revision, revision);
                 let mut events = self.handle_peers(events).await;
                 events.insert(0, Event::StoreAnswered);
                 events

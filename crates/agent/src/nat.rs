@@ -114,7 +114,7 @@ impl Nat {
             Ok(Ok(changes)) => changes.into_iter().for_each(|change| {
                 if is_repair {
                     tracing::warn!(%change, "kernel state repaired");
-                    self.hub.repaired(RepairKind::Route, change);
+                    self.hub.record_repair(RepairKind::Route, change);
                 } else {
                     tracing::debug!(%change, "kernel state changed");
                 }
@@ -131,7 +131,7 @@ impl Nat {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "kernel state repaired");
-                self.hub.repaired(RepairKind::Rules, change.to_string());
+                self.hub.record_repair(RepairKind::Rules, change.to_string());
             } else {
                 tracing::debug!(%change, "kernel state changed");
             }

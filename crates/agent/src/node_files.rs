@@ -43,17 +43,17 @@ pub(crate) fn expected_bridge(
 }
 
 /// The network as the status shows it.
-fn shown(owner: &str, Programmed { joined, pod_mtu }: &Programmed) -> status::Session {
-    status::Session {
-        mark: owner.to_owned(),
+fn shown(owner: &str, Programmed { joined, pod_mtu }: &Programmed) -> status::NetworkStatus {
+    status::NetworkStatus {
+        owner: owner.to_owned(),
         networks: joined.conf.networks.iter().collect(),
         backend: joined.conf.backend.name().to_owned(),
         pod_mtu: *pod_mtu,
-        lease: status::Lease {
+        lease: status::LeaseStatus {
             subnets: joined.lease.subnets.iter().collect(),
             public: joined.lease.attributes.public.iter().collect(),
         },
-        underlay: status::Underlay {
+        underlay: status::UnderlayStatus {
             name: joined.underlay.name.to_string(),
             addresses: joined.underlay.addresses.iter().collect(),
             mtu: joined.underlay.mtu,

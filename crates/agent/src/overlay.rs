@@ -26,7 +26,9 @@ use crate::membership::{Joined, Message, at, leases};
 use crate::multicast;
 use crate::path_check::{self, Checksum, Command, PathResult};
 use crate::settings::Settings;
-use crate::status::{self, ConditionKind, Path, Refused, RepairKind, StatusHub, Way};
+use crate::status::{
+    ConditionKind, PathStatus, PeerStatus, RejectedPeerStatus, RepairKind, RouteMode, StatusHub,
+};
 use crate::supervisor::{Failure, Heartbeat};
 
 /// Maximum number of rejected leases that are logged one by one.
@@ -69,7 +71,7 @@ struct Current {
     /// Leases that cannot be parsed, with the reason.
     invalid: BTreeMap<String, String>,
     /// Peers that the plan rejects.
-    rejected: Vec<Refused>,
+    rejected: Vec<RejectedPeerStatus>,
     pod_mtu: Option<u32>,
     /// When to check whether peers still use the previous backend; `None` if there is none.
     check_previous_at: Option<Instant>,
@@ -202,7 +204,7 @@ impl Overlay {
             reconciler.set_network(network)
         });
         let outcome = outcome.await?;
-        self.hub.compared(start.elapsed(), outcome.changes.len());
+        self.hub.record_comparison(start.elapsed(), outcome.changes.len());
         self.handle_outcome(&outcome, false);
         self.update_paths(None).await
     }
@@ -263,7 +265,7 @@ impl Overlay {
             Report::Repaired(outcome) => (outcome, true),
             Report::Retried(outcome) => (outcome, false),
             Report::Compared { took, changes } => {
-                self.hub.compared(took, changes);
+                self.hub.record_comparison(took, changes);
                 return Ok(());
             }
             Report::EventsLost(error) => {
@@ -283,7 +285,7 @@ impl Overlay {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "kernel state repaired");
-                self.hub.repaired(RepairKind::from(change), change.to_string());
+                self.hub.record_repair(RepairKind::from(change), change.to_string());
             } else {
                 tracing::debug!(%change, "kernel state changed");
             }
@@ -297,7 +299,7 @@ impl Overlay {
         for failure in &outcome.failures {
             tracing::error!(%failure, "change failed");
         }
-        self.hub.report(ConditionKind::Kernel, failures(outcome));
+        self.hub.report_result(ConditionKind::Kernel, failures(outcome));
         self.hub.set_conflicts(&outcome.conflicts);
         let Some(current) = &mut self.current else { return };
         current.rejected = outcome.rejected.iter().map(rejected).collect();
@@ -315,7 +317,7 @@ impl Overlay {
     /// Reports all peers that are not served, for whichever reason.
     fn report_rejected(&self) {
         let Some(current) = &self.current else { return };
-        let invalid = current.invalid.iter().map(|(name, reason)| Refused {
+        let invalid = current.invalid.iter().map(|(name, reason)| RejectedPeerStatus {
             peer: name.clone(),
             subnet: None,
             reason: reason.clone(),
@@ -323,8 +325,8 @@ impl Overlay {
         let failures = self.inputs.extension_failures.borrow().clone();
         let by_commands = failed_commands(&failures, &self.hub);
         let all = current.rejected.iter().cloned().chain(invalid).chain(by_commands);
-        let fresh = self.hub.set_refused(all.collect());
-        for Refused { peer, subnet, reason } in fresh.iter().take(MAX_LOGGED) {
+        let fresh = self.hub.set_rejected(all.collect());
+        for RejectedPeerStatus { peer, subnet, reason } in fresh.iter().take(MAX_LOGGED) {
             let subnet = subnet.map(|subnet| subnet.to_string());
             tracing::warn!(peer, subnet, reason, "peer rejected");
         }
@@ -352,8 +354,8 @@ impl Overlay {
             let checked = paths.iter().filter(|path| !path.targets.is_empty());
             self.check_path(Command::Retain(checked.map(|path| path.name.clone()).collect()));
         }
-        for paths::PeerPath { name, way, targets } in paths {
-            self.hub.set_way(&name, way);
+        for paths::PeerPath { name, route, targets } in paths {
+            self.hub.set_route(&name, route, targets.iter().map(|target| target.subnet));
             if targets.is_empty() && !is_all {
                 self.check_path(Command::Forget(name));
             }
@@ -372,10 +374,10 @@ impl Overlay {
 
     /// Sets the MTU of a route whose path carries less than pods send.
     async fn handle_path_result(&mut self, result: PathResult) -> Result<(), Failure> {
-        self.hub.set_path(&result.peer, paths::shown(&result));
+        self.hub.set_path(&result.peer, result.subnet, paths::shown(&result));
         if result.checksum == Checksum::Repaired {
             let text = format!("checksums to {} are no longer left to the device", result.peer);
-            self.hub.repaired(RepairKind::Path, text);
+            self.hub.record_repair(RepairKind::Path, text);
         }
         if !result.reachable {
             return Ok(());
@@ -384,7 +386,7 @@ impl Overlay {
         let update = PeerUpdate::PathMtu { name, subnet, mtu };
         let outcome = self.routes(|reconciler| reconciler.set_peers(vec![update])).await?;
         if !outcome.changes.is_empty() {
-            self.hub.repaired(RepairKind::Path, paths::narrowed(subnet, mtu));
+            self.hub.record_repair(RepairKind::Path, paths::narrowed(subnet, mtu));
         }
         self.handle_outcome(&outcome, false);
         Ok(())
@@ -419,8 +421,8 @@ fn invalid(items: &[StoreItem]) -> BTreeMap<String, String> {
     items.iter().filter_map(reason).collect()
 }
 
-fn rejected(rejected: &overlay::plan::RejectedPeer) -> Refused {
-    Refused {
+fn rejected(rejected: &overlay::plan::RejectedPeer) -> RejectedPeerStatus {
+    RejectedPeerStatus {
         peer: rejected.peer.clone(),
         subnet: rejected.subnet,
         reason: rejected.reason.to_string(),
@@ -436,13 +438,13 @@ fn failures(outcome: &Outcome) -> Result<(), String> {
 }
 
 /// Peers whose command has failed.
-fn failed_commands(failures: &Failures, hub: &StatusHub) -> Vec<Refused> {
+fn failed_commands(failures: &Failures, hub: &StatusHub) -> Vec<RejectedPeerStatus> {
     if failures.is_empty() {
         return Vec::new();
     }
     let peers = hub.peers();
     let name = |subnet: &IpNet| peers.iter().find(|peer| peer.subnets.contains(subnet));
-    let refused = |(subnet, reason): (&IpNet, &String)| Refused {
+    let refused = |(subnet, reason): (&IpNet, &String)| RejectedPeerStatus {
         peer: name(subnet).map(|peer| peer.name.clone()).unwrap_or_default(),
         subnet: Some(*subnet),
         reason: reason.clone(),
@@ -451,19 +453,19 @@ fn failed_commands(failures: &Failures, hub: &StatusHub) -> Vec<Refused> {
 }
 
 /// A peer as the status shows it.
-fn shown_peer(joined: &Joined, name: &str, lease: &Lease) -> status::Peer {
-    let way = match joined.conf.backend {
-        Backend::HostGw => Way::Direct,
-        Backend::Alloc | Backend::Extension(_) => Way::None,
-        _ => Way::Tunnel,
+fn shown_peer(joined: &Joined, name: &str, lease: &Lease) -> PeerStatus {
+    let route = match joined.conf.backend {
+        Backend::HostGw => RouteMode::Direct,
+        Backend::Alloc | Backend::Extension(_) => RouteMode::None,
+        _ => RouteMode::Tunnel,
     };
-    status::Peer {
+    PeerStatus {
         name: name.to_owned(),
         subnets: lease.subnets.iter().collect(),
         public: lease.attributes.public.iter().collect(),
         backend: lease.attributes.data.kind().to_owned(),
-        way,
-        path: Path::default(),
+        route,
+        path: PathStatus::default(),
     }
 }
 

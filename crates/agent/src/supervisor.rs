@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 
-use crate::status::{BEAT_EVERY, StatusHub};
+use crate::status::{HEARTBEAT_INTERVAL, StatusHub};
 
 /// Why a controller ended, as a text for the status and the log.
 pub(crate) type Failure = String;
@@ -199,7 +199,7 @@ impl Supervisor {
         let shown = hub.clone();
         // Of the thread that all controllers share. It also beats while the store opens.
         tasks.spawn_local(async move {
-            let mut beats = interval(BEAT_EVERY);
+            let mut beats = interval(HEARTBEAT_INTERVAL);
             loop {
                 beats.tick().await;
                 shown.heartbeat();

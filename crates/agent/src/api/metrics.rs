@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use text::escape;
 
-use crate::status::{ConditionKind, Multicast, PeerCounts, Status, Way};
+use crate::status::{ConditionKind, MulticastStatus, PeerCounts, RouteMode, Status};
 
 /// Content type with the version of the format.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -25,25 +25,25 @@ pub fn page(status: &Status) -> String {
 }
 
 fn agent(page: &mut Page, status: &Status) {
-    let backend = status.session.as_ref().map_or("", |session| &session.backend);
+    let backend = status.membership.network.as_ref().map_or("", |network| &network.backend);
     let labels = [
-        ("version", status.version.as_str()),
-        ("node", &status.node),
+        ("version", status.agent.version.as_str()),
+        ("node", &status.agent.node),
         ("backend", backend),
         ("store", &status.store.kind),
     ];
     page.gauge("podwire_info", "Version, node, backend and store of this agent; always 1.")
         .with(&labels, 1.0);
     page.gauge("podwire_start_time_seconds", "Start time of the agent.")
-        .value(status.started.unix());
+        .value(status.agent.started.unix());
     page.gauge("podwire_ready", "Whether pods can be attached, as /readyz reports.")
         .value(number(status.ready));
     page.gauge("podwire_healthy", "Whether the agent works, as /healthz reports.")
         .value(number(status.healthy));
     page.gauge("podwire_problem", "Whether this part of the agent has a problem.");
-    for part in ConditionKind::ALL {
-        let is_broken = status.problems.contains_key(&part);
-        page.with(&[("part", part.name())], number(is_broken));
+    for kind in ConditionKind::ALL {
+        let has_failed = status.problems.contains_key(&kind);
+        page.with(&[("part", kind.name())], number(has_failed));
     }
 }
 
@@ -55,11 +55,11 @@ fn network(page: &mut Page, status: &Status) {
         "Time of the last change of podwire_store_reachable.",
     )
     .value(status.store.since.unix());
-    if let Some(until) = status.lease_until {
+    if let Some(until) = status.membership.lease_until {
         page.gauge("podwire_lease_end_seconds", "Expiry of the lease unless it is renewed.")
             .value(until.unix());
     }
-    if let Some(watch) = status.watch {
+    if let Some(watch) = status.membership.watch {
         page.gauge(
             "podwire_watch_revision",
             "Store revision up to which the agent has processed changes.",
@@ -68,29 +68,33 @@ fn network(page: &mut Page, status: &Status) {
         page.gauge("podwire_watch_behind", "Number of store revisions not processed yet.")
             .value(watch.behind as f64);
     }
-    if let Some(session) = &status.session {
-        page.gauge("podwire_pod_mtu_bytes", "MTU of pods.").value(session.pod_mtu.into());
+    if let Some(network) = &status.membership.network {
+        page.gauge("podwire_pod_mtu_bytes", "MTU of pods.").value(network.pod_mtu.into());
         page.gauge("podwire_underlay_mtu_bytes", "MTU of the interface to other nodes.")
-            .with(&[("interface", &session.underlay.name)], session.underlay.mtu.into());
+            .with(&[("interface", &network.underlay.name)], network.underlay.mtu.into());
     }
 }
 
 fn peers(page: &mut Page, status: &Status) {
-    let counts = status.peer_counts;
-    let PeerCounts { total, direct, tunnel, refused, .. } = counts;
-    let none = total - direct - tunnel - refused;
+    let counts = status.peers.counts;
+    let PeerCounts { total, direct, tunnel, rejected, .. } = counts;
+    let none = total - direct - tunnel - rejected;
     page.gauge("podwire_peers", "Other nodes, by the path to them.");
-    let ways =
-        [(Way::Direct, direct), (Way::Tunnel, tunnel), (Way::None, none), (Way::Refused, refused)];
-    for (way, count) in ways {
-        page.with(&[("way", way.name())], count as f64);
+    let routes = [
+        (RouteMode::Direct, direct),
+        (RouteMode::Tunnel, tunnel),
+        (RouteMode::None, none),
+        (RouteMode::Rejected, rejected),
+    ];
+    for (route, count) in routes {
+        page.with(&[("way", route.name())], count as f64);
     }
     page.gauge("podwire_peers_with_problem", "Other nodes with a problem found by the path check.")
         .value(counts.with_problem as f64);
     page.gauge("podwire_refused", "Other nodes or subnets of other nodes that are rejected.")
-        .value(status.refused_total as f64);
+        .value(status.peers.rejected_total as f64);
     page.gauge("podwire_conflicts", "Conflicting kernel objects not managed by podwire.")
-        .value(status.conflicts_total as f64);
+        .value(status.kernel.conflicts_total as f64);
 }
 
 fn work(page: &mut Page, status: &Status) {
@@ -99,23 +103,23 @@ fn work(page: &mut Page, status: &Status) {
         "counter",
         "Repairs of kernel state and files changed by other programs.",
     );
-    for (kind, count) in &status.repairs.counts {
+    for (kind, count) in &status.kernel.repairs.counts {
         page.with(&[("kind", kind.name())], *count as f64);
     }
-    if let Some(compare) = status.compare {
+    if let Some(comparison) = status.kernel.comparison {
         page.gauge(
             "podwire_compare_time_seconds",
             "End of the last full comparison with the kernel.",
         )
-        .value(compare.at.unix());
+        .value(comparison.at.unix());
         page.gauge("podwire_compare_duration_seconds", "Duration of the last full comparison.")
-            .value(compare.seconds);
+            .value(comparison.seconds);
         page.gauge("podwire_compare_changes", "Changes made by the last full comparison.")
-            .value(compare.changes as f64);
+            .value(comparison.changes as f64);
     }
 }
 
-fn multicast(page: &mut Page, counts: &Multicast) {
+fn multicast(page: &mut Page, counts: &MulticastStatus) {
     page.gauge("podwire_multicast_groups", "Multicast groups that pods of this node have joined.")
         .value(counts.groups as f64);
     let packets =
@@ -133,8 +137,8 @@ fn multicast(page: &mut Page, counts: &Multicast) {
         "counter",
         "Multicast and broadcast packets dropped, by reason.",
     );
-    for (why, count) in &counts.lost {
-        page.with(&[("why", why)], *count as f64);
+    for (reason, count) in &counts.dropped {
+        page.with(&[("why", reason)], *count as f64);
     }
 }
 

@@ -213,7 +213,7 @@ pub(crate) async fn run(
             .map(|one| super::expected_bridge(settings, &one.joined.conf, &one.joined.lease));
         // Plugins must know the new subnet first: one that attaches a pod of the old subnet still needs the address.
         let is_published = |current: &Expected| {
-            hub.session().is_some_and(|session| session.lease.subnets == current.subnets)
+            hub.network().is_some_and(|network| network.lease.subnets == current.subnets)
         };
         let is_stale = match current.filter(is_published) {
             Some(current) => match spawn_blocking(move || settle(&current)).await {
@@ -239,7 +239,7 @@ fn report(hub: &StatusHub, settled: Result<Vec<String>, Error>) -> bool {
         }
     }
     let is_stale = matches!(settled, Err(Error::Stale { .. }));
-    hub.report(ConditionKind::Bridge, settled.map(drop));
+    hub.report_result(ConditionKind::Bridge, settled.map(drop));
     is_stale
 }
 

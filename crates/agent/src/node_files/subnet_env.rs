@@ -84,12 +84,12 @@ async fn publish(
 ) {
     let shown = super::shown(&settings.node.owner, desired);
     // The node does not become ready before the bridge fits its subnets.
-    if hub.session().is_none_or(|session| session.lease != shown.lease) {
+    if hub.network().is_none_or(|network| network.lease != shown.lease) {
         let expected =
             super::expected_bridge(settings, &desired.joined.conf, &desired.joined.lease);
         let checked = spawn_blocking(move || bridge::check(&expected)).await;
         let checked = checked.map_err(|error| error.to_string());
-        hub.report(
+        hub.report_result(
             ConditionKind::Bridge,
             checked.and_then(|checked| checked.map_err(|error| error.to_string())),
         );
@@ -104,8 +104,8 @@ async fn publish(
     let shown = written.is_ok().then_some(shown);
     file.written(&written);
     // A client that sees a ready node may read the file.
-    if hub.session() != shown {
-        hub.set_session(shown);
+    if hub.network() != shown {
+        hub.set_network(shown);
     }
 }
 

@@ -9,13 +9,13 @@ use overlay::desired::DesiredRoute;
 use overlay::plan::Network;
 
 use crate::path_check::{Checksum, PathResult, Target, targets};
-use crate::status::{Path, Time, Way};
+use crate::status::{PathStatus, RouteMode, Time};
 
 /// How packets reach a peer, and what the path check has to probe.
 #[derive(Debug)]
 pub(super) struct PeerPath {
     pub name: String,
-    pub way: Way,
+    pub route: RouteMode,
     pub targets: Vec<Target>,
 }
 
@@ -57,22 +57,22 @@ fn path(network: &Network, rejected: &Rejected<'_>, name: String) -> Option<Peer
     let plan = network.plan();
     let routes = lease.subnets.iter().filter_map(|subnet| plan.desired.routes.get(&subnet));
     let is_direct = |device: IfName| !plan.desired.devices.contains_key(&device);
-    let way = match routes.filter_map(DesiredRoute::device).map(is_direct).max() {
-        Some(true) => Way::Direct,
-        Some(false) => Way::Tunnel,
+    let route = match routes.filter_map(DesiredRoute::device).map(is_direct).max() {
+        Some(true) => RouteMode::Direct,
+        Some(false) => RouteMode::Tunnel,
         // The peer has no route of its own: one route serves the whole network, or none exists.
-        None if plan.desired.devices.is_empty() => Way::None,
-        None => Way::Tunnel,
+        None if plan.desired.devices.is_empty() => RouteMode::None,
+        None => RouteMode::Tunnel,
     };
     let mtu = network.underlay().mtu;
     let mut targets = targets(plan, mtu, &name, lease);
     // Packets to a rejected subnet go to another peer, or nowhere.
     targets.retain(|target| !rejected.has(&name, target.subnet));
-    Some(PeerPath { name, way, targets })
+    Some(PeerPath { name, route, targets })
 }
 
 /// The result of a path check as the status shows it.
-pub(super) fn shown(result: &PathResult) -> Path {
+pub(super) fn shown(result: &PathResult) -> PathStatus {
     let problem = match result {
         PathResult { reachable: false, .. } => Some("it does not answer".to_owned()),
         PathResult { checksum: Checksum::Wrong, .. } => {
@@ -83,7 +83,7 @@ pub(super) fn shown(result: &PathResult) -> Path {
             .map(|mtu| format!("its path carries {mtu} bytes, and pods send {}", result.full)),
     };
     let last_contact = result.reachable.then_some(Time(result.at));
-    Path { path_mtu: result.path_mtu, last_contact, problem }
+    PathStatus { path_mtu: result.path_mtu, last_contact, problem }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent shows of itself: the JSON of `/status`, which `podwire status` and other programs
-//! read. Names of fields stay; new ones may come.
+//! The status as JSON: the page `/status`, which `podwire status` and other programs read. Field names never change, so
+//! some differ from the names in this file. New fields may be added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,270 +13,306 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::multicast::{Counters, DropReason};
 
-/// Everything.
+/// The whole status of an agent and its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// Of the program.
-    pub version: String,
-    /// This node's name.
-    pub node: String,
-    /// When the agent was started.
-    pub started: Time,
-    /// Whether pods can be connected and reach each other.
+    #[serde(flatten)]
+    pub agent: AgentInfo,
+    /// Whether pods can be attached and can reach each other.
     pub ready: bool,
-    /// Whether the agent itself works; if not, it should be started again.
+    /// Whether the agent itself works. If it does not, a restart may help.
     pub healthy: bool,
-    /// Why it is not ready or not healthy.
+    /// Why the node is not ready or the agent is not healthy.
     pub reasons: Vec<String>,
-    /// What is wrong and does not make the node unfit.
+    /// Problems that do not affect readiness.
     pub warnings: Vec<String>,
-    /// The network as it is; none before the first lease.
-    pub session: Option<Session>,
-    /// When the lease ends unless it is renewed; none where it does not.
-    pub lease_until: Option<Time>,
-    /// Where nodes learn of each other.
-    pub store: Store,
-    /// How far the news of other nodes have come.
-    pub watch: Option<Watch>,
-    /// How many peers there are.
-    pub peer_counts: PeerCounts,
-    /// By name.
-    pub peers: Vec<Peer>,
-    /// Peers, or subnets of theirs, that are not served.
-    /// The first of them, see `refused_total`.
-    pub refused: Vec<Refused>,
-    /// How many peers, or subnets of theirs, are not served.
-    #[serde(default)]
-    pub refused_total: usize,
-    /// Things of others that are in the way, and stay.
-    /// The first of them, see `conflicts_total`.
-    pub conflicts: Vec<String>,
-    #[serde(default)]
-    pub conflicts_total: usize,
-    /// What others broke and the agent put right.
-    pub repairs: Repairs,
-    /// The last full comparison with the kernel.
-    pub compare: Option<Compare>,
-    /// What of multicast was carried; none where it is switched off.
+    #[serde(flatten)]
+    pub membership: MembershipStatus,
+    pub store: StoreStatus,
+    #[serde(flatten)]
+    pub peers: PeersStatus,
+    #[serde(flatten)]
+    pub kernel: KernelStatus,
+    /// `None` if multicast is not forwarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub multicast: Option<Multicast>,
-    /// What is wrong, by part.
+    pub multicast: Option<MulticastStatus>,
+    /// The conditions that are not fulfilled.
     pub problems: BTreeMap<ConditionKind, Problem>,
     /// The agent's controllers by name.
     #[serde(default)]
     pub controllers: BTreeMap<String, ControllerStatus>,
 }
 
+/// Which agent this is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentInfo {
+    /// Version of the program.
+    pub version: String,
+    /// Name of the node.
+    pub node: String,
+    /// When the agent started.
+    pub started: Time,
+}
+
+/// The node's membership in the network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MembershipStatus {
+    /// The network that the node has joined.
+    #[serde(rename = "session")]
+    pub network: Option<NetworkStatus>,
+    /// Expiry of the lease unless it is renewed. `None` if there is no lease, or it does not expire.
+    pub lease_until: Option<Time>,
+    /// How far the agent has followed the changes in the store.
+    pub watch: Option<WatchStatus>,
+}
+
 /// A controller of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControllerStatus {
-    /// How often it was restarted after a failure.
+    /// Number of restarts after failures.
     pub restarts: u64,
-    /// Why it does not run; absent while it runs.
+    /// Why the controller does not run. `None` while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// What of multicast and broadcast was carried between nodes.
+/// Multicast and broadcast packets that were forwarded between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Multicast {
-    /// Groups that this node's pods are in.
+pub struct MulticastStatus {
+    /// Groups that pods of this node have joined.
     pub groups: u64,
-    /// Packets of its pods that were carried to other nodes.
+    /// Packets of local pods that were forwarded to other nodes.
     pub carried: u64,
-    /// Copies of them, one for each node.
+    /// Copies of these packets that were sent, one for each receiving node.
     pub sent: u64,
-    /// Packets of other nodes' pods that were given to its own.
+    /// Packets of other nodes that were delivered to local pods.
     pub delivered: u64,
-    /// Packets that were not carried, by reason.
-    pub lost: BTreeMap<String, u64>,
+    /// Packets that were dropped, by reason.
+    #[serde(rename = "lost")]
+    pub dropped: BTreeMap<String, u64>,
 }
 
-impl Multicast {
+impl MulticastStatus {
     pub(super) fn of(counts: &Counters) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let lost = DropReason::ALL.map(|why| (why.name().to_owned(), counts.dropped(why)));
+        let dropped =
+            DropReason::ALL.map(|reason| (reason.name().to_owned(), counts.dropped(reason)));
         Self {
             groups: read(&counts.groups),
             carried: read(&counts.carried),
             sent: read(&counts.sent),
             delivered: read(&counts.delivered),
-            lost: lost.into(),
+            dropped: dropped.into(),
         }
     }
 }
 
-/// One network configuration, one underlay, one lease.
+/// A network with this node's part in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Session {
-    /// The mark that the agent's devices bear.
-    pub mark: String,
-    /// The whole network.
+pub struct NetworkStatus {
+    /// Owner tag of the agent's kernel objects.
+    #[serde(rename = "mark")]
+    pub owner: String,
+    /// The address ranges of all nodes.
     pub networks: Vec<IpNet>,
     pub backend: String,
-    /// What pods may send at once.
     pub pod_mtu: u32,
-    pub lease: Lease,
-    pub underlay: Underlay,
+    pub lease: LeaseStatus,
+    pub underlay: UnderlayStatus,
 }
 
-/// What this node has of the network.
+/// This node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lease {
+pub struct LeaseStatus {
     pub subnets: Vec<IpNet>,
-    /// Where others reach it.
+    /// Addresses at which other nodes reach this node.
     pub public: Vec<IpAddr>,
 }
 
 /// The interface to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Underlay {
+pub struct UnderlayStatus {
     pub name: String,
     pub addresses: Vec<IpAddr>,
     pub mtu: u32,
 }
 
-/// Where nodes learn of each other.
+/// The store that the nodes share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Store {
+pub struct StoreStatus {
     /// `embedded`, `etcd` or `kubernetes`.
     pub kind: String,
-    /// None before it has answered, or failed to.
+    /// `None` until the first request has succeeded or failed.
     pub reachable: Option<bool>,
-    /// Since when it is so.
+    /// When `reachable` last changed.
     pub since: Time,
 }
 
-/// How far the news of other nodes have come.
+/// How far the agent has followed the changes in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Watch {
-    /// All that the store had at this revision is known.
+pub struct WatchStatus {
+    /// The last revision that the agent has processed.
     pub revision: u64,
-    /// How many revisions the store is ahead, as far as it has told.
+    /// Number of later revisions that the store has announced.
     pub behind: u64,
+}
+
+/// The other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeersStatus {
+    #[serde(rename = "peerCounts")]
+    pub counts: PeerCounts,
+    /// Sorted by name.
+    #[serde(rename = "peers")]
+    pub list: Vec<PeerStatus>,
+    /// Rejected peers and subnets, at most the first few of `rejected_total`.
+    #[serde(rename = "refused")]
+    pub rejected: Vec<RejectedPeerStatus>,
+    #[serde(default, rename = "refusedTotal")]
+    pub rejected_total: usize,
 }
 
 /// Another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Peer {
-    /// Its key in the store, or the node's name.
+pub struct PeerStatus {
+    /// Key of the lease in the store, or name of the Kubernetes node.
     pub name: String,
     pub subnets: Vec<IpNet>,
+    /// Addresses at which other nodes reach the peer.
     pub public: Vec<IpAddr>,
     pub backend: String,
-    pub way: Way,
+    #[serde(rename = "way")]
+    pub route: RouteMode,
     #[serde(flatten)]
-    pub path: Path,
+    pub path: PathStatus,
 }
 
-/// How packets go to a peer.
+/// How packets reach a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Way {
-    /// By a route over the link that both are on.
+pub enum RouteMode {
+    /// By a route over a link that both nodes are on.
     Direct,
     Tunnel,
-    /// The agent does not carry them.
+    /// The agent sets no route.
     None,
-    /// They go nowhere: what the peer says of itself cannot be right, or is in another's way.
-    Refused,
+    /// The lease is invalid or conflicts with another one, so the agent sets no route.
+    #[serde(rename = "refused")]
+    Rejected,
 }
 
-impl Way {
+impl RouteMode {
     pub fn name(self) -> &'static str {
         match self {
-            Way::Direct => "direct",
-            Way::Tunnel => "tunnel",
-            Way::None => "none",
-            Way::Refused => "refused",
+            RouteMode::Direct => "direct",
+            RouteMode::Tunnel => "tunnel",
+            RouteMode::None => "none",
+            RouteMode::Rejected => "refused",
         }
     }
 }
 
-/// What is known of the way to a peer by trying it.
+/// What the path check found about the path to a peer. Empty if the path is not checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Path {
-    /// The largest packet that pods can send there.
+pub struct PathStatus {
+    /// Size of the largest packet that passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_mtu: Option<u32>,
-    /// When it was heard of through the network itself.
+    /// When the peer last answered a probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_contact: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// How many peers there are.
+/// Number of peers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerCounts {
     pub total: usize,
     pub direct: usize,
     pub tunnel: usize,
-    #[serde(default)]
-    pub refused: usize,
+    #[serde(default, rename = "refused")]
+    pub rejected: usize,
     pub with_problem: usize,
 }
 
-/// A peer, or a subnet of it, that is not served.
+/// A peer, or a subnet of a peer, to which the agent sends no packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Refused {
+pub struct RejectedPeerStatus {
     pub peer: String,
-    /// None where it is about all of them.
+    /// `None` if all subnets of the peer are rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet: Option<IpNet>,
     pub reason: String,
 }
 
-/// What others broke and the agent put right.
+/// The kernel state that the agent maintains.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KernelStatus {
+    /// Conflicting objects of other programs, at most the first few of `conflicts_total`.
+    pub conflicts: Vec<String>,
+    #[serde(default)]
+    pub conflicts_total: usize,
+    pub repairs: Repairs,
+    /// The last full comparison with the kernel.
+    #[serde(rename = "compare")]
+    pub comparison: Option<Comparison>,
+}
+
+/// Repairs of kernel state and files that other programs changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repairs {
-    /// How often, by kind; each kind is there.
+    /// Number of repairs of each kind.
     pub counts: BTreeMap<RepairKind, u64>,
-    /// The last ones, the oldest first.
+    /// The last repairs, oldest first.
     pub last: Vec<Repair>,
 }
 
+/// One repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repair {
     pub kind: RepairKind,
-    /// What was done.
+    /// The change that the agent made.
     pub text: String,
     pub at: Time,
 }
 
-/// What was repaired.
+/// The kind of object that was repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RepairKind {
     Device,
     Address,
-    /// Which hardware address an address on a tunnel has.
     Neighbour,
-    /// Behind which node a hardware address is.
+    /// An entry of a device's forwarding database.
     Forwarding,
     Nexthop,
     Route,
-    /// Of WireGuard.
+    /// A WireGuard peer.
     Peer,
-    /// Of nf_tables.
+    /// Rules of nf_tables.
     Rules,
-    /// An MTU or an offload that the way to a peer did not stand.
+    /// A route's MTU or a device's checksum offload, changed because of a path check.
     Path,
-    /// That plugins and commands look for.
+    /// A managed file.
     File,
 }
 
@@ -310,41 +346,42 @@ impl RepairKind {
     }
 }
 
-/// A full comparison with the kernel.
+/// A full comparison of the desired state with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Compare {
+pub struct Comparison {
+    /// When the comparison ended.
     pub at: Time,
     pub seconds: f64,
-    /// What had to be changed.
+    /// Number of changes that the comparison made.
     pub changes: usize,
 }
 
-/// Of the agent's work, what can go wrong by itself.
+/// A condition that a part of the agent reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ConditionKind {
-    /// It cannot be reached.
+    /// The store answers.
     Store,
-    /// There is none, it was lost, or it cannot be renewed.
+    /// The node holds a lease.
     Lease,
-    /// No interface to other nodes, or not the right one.
+    /// The node has an interface to other nodes.
     Underlay,
-    /// Devices, addresses, routes and the like cannot be made as they should be.
+    /// Devices, addresses, routes and neighbours are as desired.
     Kernel,
-    /// Nor can those of nf_tables.
+    /// The rules of nf_tables and the forwarding sysctls are as desired.
     Rules,
-    /// The news of other nodes do not come.
+    /// The kernel reports changes to the agent.
     Watch,
-    /// The way to peers is not as it should be.
+    /// Reserved. Problems of paths are reported per peer, see [`PathStatus`].
     Path,
-    /// The network's configuration is missing or wrong.
+    /// The stored network configuration is in effect.
     Config,
-    /// A file for plugins cannot be written.
+    /// The managed files have the desired content.
     Files,
-    /// The pods' bridge is one of another subnet.
+    /// The pods' bridge has only addresses of the node's subnets.
     Bridge,
-    /// The command that the backend `extension` runs after the start has failed.
+    /// The command that the backend `extension` runs after the start has succeeded.
     Extension,
 }
 
@@ -380,14 +417,16 @@ impl ConditionKind {
     }
 }
 
+/// Why a condition is not fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     pub text: String,
+    /// When the condition failed. A later text does not change it.
     pub since: Time,
 }
 
-/// A time of the day, in JSON such as `2026-11-16T07:00:00.123Z`. Only to be shown: clocks are set.
+/// A wall-clock time, in JSON such as `2026-11-16T07:00:00.123Z`. Only for display, because the clock may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub SystemTime);
 
@@ -396,7 +435,7 @@ impl Time {
         Time(SystemTime::now())
     }
 
-    /// In seconds since 1970.
+    /// Returns the seconds since 1970.
     pub fn unix(self) -> f64 {
         self.0.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
     }
@@ -418,7 +457,10 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
         let text = String::deserialize(deserializer)?;
         humantime::parse_rfc3339(&text).map(Time).map_err(|cause| {
-            de::Error::custom(format_args!("{text:?} is no time such as {}: {cause}", Time::now()))
+            de::Error::custom(format_args!(
+                "invalid time {text:?}, expected one such as {}: {cause}",
+                Time::now()
+            ))
         })
     }
 }

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a node is ready and an agent healthy: a function of what is on the hub and of the time.
+//! Whether the node is ready and the agent healthy: functions of the reported state and of the time.
 //!
-//! Ready is about pods: a new one would be connected, and reach all others. That does not end with
-//! the store, which only tells of changes; it ends when the lease does, as then the subnet may be
-//! another node's. Healthy is about the agent: if it is not, starting it again may help.
+//! Readiness is about pods: a new pod can be attached and can reach all others. An unreachable store does not end it,
+//! because the store only delivers changes. An expired lease does, because another node may have the subnet. Health is
+//! about the agent: if the agent is not healthy, a restart may help.
 
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::model::ConditionKind;
+use super::model::{ConditionKind, RejectedPeerStatus};
 
-/// The loop gives a sign of life at least this often.
-pub const BEAT_EVERY: Duration = Duration::from_secs(10);
+/// Interval of the agent's heartbeat.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Without one for that long it counts as stuck.
-const SILENCE: Duration = Duration::from_secs(45);
+/// The agent counts as hung after this time without a heartbeat.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// What fails for longer is not going to heal by being tried again.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A repair or a controller that has failed for longer makes the agent unhealthy. Further attempts are unlikely to help.
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 
-/// Up to so many texts of a kind are told one by one.
-const MANY: usize = 8;
+/// Maximum number of problems of the same kind that are listed one by one.
+const MAX_ONE_BY_ONE: usize = 8;
 
-/// With these, new pods would not work.
-const UNFIT: [ConditionKind; 5] = [
+/// The node is not ready while one of these conditions fails, because new pods would not work.
+const NEEDED_BY_PODS: [ConditionKind; 5] = [
     ConditionKind::Lease,
     ConditionKind::Underlay,
     ConditionKind::Kernel,
@@ -31,21 +31,21 @@ const UNFIT: [ConditionKind; 5] = [
     ConditionKind::Bridge,
 ];
 
-/// What an agent repairs for as long as it lives.
+/// Conditions of state that the agent repairs all the time.
 const REPAIRED: [ConditionKind; 2] = [ConditionKind::Kernel, ConditionKind::Rules];
 
-/// Whether pods can be connected.
+/// Whether pods can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readiness {
     pub is_ready: bool,
-    /// Why not.
+    /// Why the node is not ready.
     pub reasons: Vec<String>,
-    /// What is wrong and does not make the node unfit.
+    /// Problems that do not affect readiness.
     pub warnings: Vec<String>,
-    /// It may end then though nothing happens.
+    /// When a ready node stops being ready if nothing is reported: the remaining time of the lease.
     pub holds_for: Option<Duration>,
-    /// The CNI configuration stays: the node is ready, or all that is wrong are old pods on the bridge. A runtime
-    /// without the configuration cannot delete pods.
+    /// Whether the CNI configuration stays in place: the node is ready, or old pods on the bridge are the only problem.
+    /// A container runtime cannot delete these pods without the configuration.
     pub keeps_cni_conf: bool,
 }
 
@@ -53,60 +53,73 @@ pub struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
     pub is_healthy: bool,
-    /// Why not.
+    /// Why the agent is not healthy.
     pub reasons: Vec<String>,
 }
 
 pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
-    let has_ended = |until: Instant| until <= now;
-    let mut reasons = Vec::new();
-    if state.session.is_none() {
-        reasons.push("this node is not part of the network yet".to_owned());
-    } else if state.lease_until.is_some_and(has_ended) {
-        reasons.push("the lease has run out, and could not be renewed".to_owned());
-    }
-    if state.store.reachable.is_none() && state.problems.is_empty() && state.session.is_none() {
-        reasons.push(format!("store: {} has not answered yet", state.store.kind));
-    }
-    let mut warnings = Vec::new();
-    for (part, active) in &state.problems {
-        // Before there is a network, whatever is wrong is what keeps it from being there.
-        let is_reason = UNFIT.contains(part) || state.session.is_none();
+    let (mut reasons, mut warnings) = (membership_problems(state, now), Vec::new());
+    for (kind, problem) in state.conditions.iter() {
+        // Until the node has joined, every problem may be the one that prevents it.
+        let is_reason = NEEDED_BY_PODS.contains(&kind) || state.network.is_none();
         let texts = if is_reason { &mut reasons } else { &mut warnings };
-        texts.push(format!("{}: {}", part.name(), active.problem.text));
+        texts.push(condition_line(kind, &problem.text));
     }
-    for (name, controller) in &state.controllers {
-        if let Some(failure) = &controller.shown.failure {
-            warnings.push(format!("controller {name} is being restarted: {failure}"));
-        }
+    for (name, failure, _) in state.controllers.failing() {
+        warnings.push(format!("controller {name} is being restarted: {failure}"));
     }
-    // A route is one peer's, a device all of them's.
+    // All pods need the device. A route serves one peer only.
     let (devices, others): (Vec<_>, Vec<_>) =
-        state.conflicts.iter().partition(|conflict| conflict.is_device());
-    summarise(&mut reasons, devices.iter().map(ToString::to_string), "conflicting devices");
-    summarise(&mut warnings, others.iter().map(ToString::to_string), "conflicts");
-    let refused = state.refused.iter().map(|refused| match refused.subnet {
-        Some(subnet) => format!("{subnet} of {} is not served: {}", refused.peer, refused.reason),
-        None => format!("{} is not served: {}", refused.peer, refused.reason),
-    });
-    summarise(&mut warnings, refused, "keys or subnets refused");
+        state.kernel.conflicts.iter().partition(|conflict| conflict.is_device());
+    summarize(&mut reasons, devices.iter().map(ToString::to_string), "conflicting devices");
+    summarize(&mut warnings, others.iter().map(ToString::to_string), "conflicts");
+    let rejected = state.peers.rejected().iter().map(rejection);
+    summarize(&mut warnings, rejected, "keys or subnets refused");
+
     let is_ready = reasons.is_empty();
     let left = state.lease_until.map(|until| until.saturating_duration_since(now));
-    let of_bridge = usize::from(state.problems.contains_key(&ConditionKind::Bridge));
-    let keeps_cni_conf = reasons.len() <= of_bridge;
+    let bridge_reasons = usize::from(state.conditions.get(ConditionKind::Bridge).is_some());
+    let keeps_cni_conf = reasons.len() <= bridge_reasons;
     Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready), keeps_cni_conf }
 }
 
-/// Adds each text, or if there are many their number and the first of them.
-fn summarise(
+/// A condition among the reasons or warnings.
+pub(super) fn condition_line(kind: ConditionKind, problem: &str) -> String {
+    format!("{}: {problem}", kind.name())
+}
+
+/// Returns why the node is not a member of a network.
+fn membership_problems(state: &State, now: Instant) -> Vec<String> {
+    let mut problems = Vec::new();
+    if state.network.is_none() {
+        problems.push("this node is not part of the network yet".to_owned());
+        if state.store.reachable.is_none() && state.conditions.is_empty() {
+            problems.push(format!("store: {} has not answered yet", state.store.kind));
+        }
+    } else if state.lease_until.is_some_and(|until| until <= now) {
+        problems.push("the lease has expired and could not be renewed".to_owned());
+    }
+    problems
+}
+
+fn rejection(rejected: &RejectedPeerStatus) -> String {
+    let RejectedPeerStatus { peer, subnet, reason } = rejected;
+    match subnet {
+        Some(subnet) => format!("{subnet} of {peer} is not served: {reason}"),
+        None => format!("{peer} is not served: {reason}"),
+    }
+}
+
+/// Adds each problem, or the number of problems and the first one if there are many.
+fn summarize(
     texts: &mut Vec<String>,
-    mut found: impl ExactSizeIterator<Item = String>,
+    mut problems: impl ExactSizeIterator<Item = String>,
     kind: &str,
 ) {
-    match found.len() {
-        ..=MANY => texts.extend(found),
+    match problems.len() {
+        ..=MAX_ONE_BY_ONE => texts.extend(problems),
         count => {
-            let first = found.next().unwrap_or_default();
+            let first = problems.next().unwrap_or_default();
             texts.push(format!("{count} {kind}, the first: {first}"));
         }
     }
@@ -114,25 +127,21 @@ fn summarise(
 
 pub(super) fn health(state: &State, now: Instant) -> Health {
     let mut reasons = Vec::new();
-    let silence = now.saturating_duration_since(state.beat);
-    if silence > SILENCE {
-        reasons.push(format!("event loop stalled for {} s", silence.as_secs()));
+    let since_heartbeat = now.saturating_duration_since(state.heartbeat);
+    if since_heartbeat > HEARTBEAT_TIMEOUT {
+        reasons.push(format!("event loop stalled for {} s", since_heartbeat.as_secs()));
     }
-    for part in REPAIRED {
-        let Some(active) = state.problems.get(&part) else { continue };
-        let lasted = now.saturating_duration_since(active.start);
-        if lasted > PATIENCE {
-            let (text, seconds) = (&active.problem.text, lasted.as_secs());
-            reasons.push(format!("{}: not repaired for {seconds} s: {text}", part.name()));
+    for kind in REPAIRED {
+        let Some(failed) = state.conditions.get(kind) else { continue };
+        let lasted = now.saturating_duration_since(failed.since);
+        if lasted > UNHEALTHY_AFTER {
+            let (text, seconds) = (&failed.problem.text, lasted.as_secs());
+            reasons.push(format!("{}: not repaired for {seconds} s: {text}", kind.name()));
         }
     }
-    for (name, controller) in &state.controllers {
-        let (Some(since), Some(failure)) = (controller.failing_since, &controller.shown.failure)
-        else {
-            continue;
-        };
+    for (name, failure, since) in state.controllers.failing() {
         let lasted = now.saturating_duration_since(since);
-        if lasted > PATIENCE {
+        if lasted > UNHEALTHY_AFTER {
             let seconds = lasted.as_secs();
             reasons.push(format!("controller {name} has failed for {seconds} s: {failure}"));
         }

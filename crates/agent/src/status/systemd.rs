@@ -50,7 +50,7 @@ impl Notifier {
     }
 
     /// Reports the status of the hub until it is dropped.
-    pub async fn keep(&self, hub: &StatusHub) {
+    pub async fn run(&self, hub: &StatusHub) {
         let mut changes = hub.changes();
         let mut is_up = false;
         let wait = self.watchdog.map_or(REFRESH, |interval| (interval / 2).min(REFRESH));
@@ -90,17 +90,17 @@ pub fn watchdog(usec: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<D
 
 /// Formats the status line for `systemctl status`.
 fn status_line(status: &Status) -> String {
-    let text = match (&status.session, &status.reasons[..]) {
+    let text = match (&status.membership.network, &status.reasons[..]) {
         // The first reason only says that the node has not joined. The others say why.
         (None, [_, why, more @ ..]) => {
             let all: Vec<&str> = [why].into_iter().chain(more).map(String::as_str).collect();
             format!("waiting for the network: {}", all.join("; "))
         }
         (_, [_, ..]) => status.reasons.join("; "),
-        (Some(session), []) => {
+        (Some(network), []) => {
             let subnets: Vec<String> =
-                session.lease.subnets.iter().map(ToString::to_string).collect();
-            let (backend, peers) = (&session.backend, status.peer_counts.total);
+                network.lease.subnets.iter().map(ToString::to_string).collect();
+            let (backend, peers) = (&network.backend, status.peers.counts.total);
             format!("ready: {} over {backend}, {peers} peers", subnets.join(" and "))
         }
         (None, []) => "waiting for the network".to_owned(),

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use agent::api::{Error, Socket, socket_path};
 use agent::multicast::Counters;
-use agent::status::{ConditionKind, Refused, RepairKind};
+use agent::status::{ConditionKind, RejectedPeerStatus, RepairKind};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
 
-use crate::api_server::{PORT, Served, curl, peer, session, url};
+use crate::api_server::{PORT, Served, curl, network, peer, url};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -40,14 +40,14 @@ fn probes_get_the_reasons() {
             )
         );
         hub.clear_problem(ConditionKind::Underlay);
-        hub.set_session(Some(session()));
+        hub.set_network(Some(network()));
         hub.set_problem(ConditionKind::Store, "connection refused");
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!((code, body.as_str()), (200, "ready\nwarning: store: connection refused\n"));
         hub.set_lease_left(Some(Duration::ZERO));
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!(code, 503);
-        assert!(body.starts_with("the lease has run out"), "{body}");
+        assert!(body.starts_with("the lease has expired"), "{body}");
         assert_eq!(curl(&[&url("/healthz")]).0, 200, "a restart would not help");
     });
 }
@@ -77,7 +77,7 @@ fn status_of_a_thousand_peers_is_the_same_on_the_socket() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
-        served.hub.set_session(Some(session()));
+        served.hub.set_network(Some(network()));
         served.hub.set_peers((0..1000).map(peer).collect());
         let socket = socket_path(dir.path());
         let socket = ["--unix-socket", socket.to_str().unwrap()];
@@ -117,20 +117,20 @@ fn metrics_are_valid_and_documented() {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
         let hub = &served.hub;
-        let mut session = session();
-        session.underlay.name = "we\\ird\"if".into();
-        hub.set_session(Some(session));
+        let mut network = network();
+        network.underlay.name = "we\\ird\"if".into();
+        hub.set_network(Some(network));
         hub.set_lease_left(Some(Duration::from_secs(3600)));
-        hub.watched(40, 42);
-        hub.compared(Duration::from_millis(12), 3);
+        hub.set_watch(40, 42);
+        hub.record_comparison(Duration::from_millis(12), 3);
         hub.set_peers((0..5).map(peer).collect());
-        hub.repaired(RepairKind::Route, "set route");
+        hub.record_repair(RepairKind::Route, "set route");
         let counts = Arc::new(Counters::default());
         counts.delivered.store(7, Ordering::Relaxed);
         hub.set_multicast(counts);
         hub.set_problem(ConditionKind::Store, "gone");
-        let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
-        hub.set_refused(vec![refused]);
+        let rejected = RejectedPeerStatus { peer: "x".into(), subnet: None, reason: "no".into() };
+        hub.set_rejected(vec![rejected]);
         let (code, kind, page) = curl(&[&url("/metrics")]);
         assert_eq!((code, kind.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
         let families = parsed(&page);

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use agent::api::{self, Socket};
-use agent::status::{Lease, Peer, Session, StatusHub, Underlay, Way};
+use agent::status::{
+    LeaseStatus, NetworkStatus, PathStatus, PeerStatus, RouteMode, StatusHub, UnderlayStatus,
+};
 use agent::supervisor::Heartbeat;
 use tokio::sync::oneshot;
 
@@ -67,17 +69,17 @@ pub fn url(path: &str) -> String {
     format!("http://127.0.0.1:{PORT}{path}")
 }
 
-pub fn session() -> Session {
-    Session {
-        mark: "podwire".into(),
+pub fn network() -> NetworkStatus {
+    NetworkStatus {
+        owner: "podwire".into(),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         backend: "vxlan".into(),
         pod_mtu: 1450,
-        lease: Lease {
+        lease: LeaseStatus {
             subnets: vec!["10.244.1.0/24".parse().unwrap()],
             public: vec!["192.0.2.1".parse().unwrap()],
         },
-        underlay: Underlay {
+        underlay: UnderlayStatus {
             name: "eth0".into(),
             addresses: vec!["192.0.2.1".parse().unwrap()],
             mtu: 1500,
@@ -85,14 +87,14 @@ pub fn session() -> Session {
     }
 }
 
-pub fn peer(number: u16) -> Peer {
+pub fn peer(number: u16) -> PeerStatus {
     let [high, low] = number.to_be_bytes();
-    Peer {
+    PeerStatus {
         name: format!("node-{number}"),
         subnets: vec![format!("10.{}.{low}.0/24", 64 + high).parse().unwrap()],
         public: vec![IpAddr::from([192, 168, high, low])],
         backend: "vxlan".into(),
-        way: if number.is_multiple_of(2) { Way::Tunnel } else { Way::Direct },
-        path: agent::status::Path::default(),
+        route: if number.is_multiple_of(2) { RouteMode::Tunnel } else { RouteMode::Direct },
+        path: PathStatus::default(),
     }
 }

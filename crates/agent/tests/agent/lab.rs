@@ -130,7 +130,7 @@ impl Agent {
     }
 
     pub fn repairs(&self, kind: RepairKind) -> u64 {
-        self.hub.summary().repairs.counts[&kind]
+        self.hub.summary().kernel.repairs.counts[&kind]
     }
 }
 
@@ -166,7 +166,7 @@ pub fn network(nodes: Vec<Node>, store: &Store) -> Vec<Member> {
     let agents: Vec<Agent> = nodes.iter().map(|node| Agent::start(node, store)).collect();
     for agent in &agents {
         agent.wait("status.ready with all peers", |status| {
-            status.ready && status.peer_counts.total == peers
+            status.ready && status.peers.counts.total == peers
         });
     }
     let join = |(node, agent): (Node, Agent)| Member { agent: Some(agent), pod: node.pod(), node };

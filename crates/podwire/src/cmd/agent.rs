@@ -64,7 +64,7 @@ async fn serve(settings: Settings, hub: StatusHub) -> Result<()> {
     let notifier = notifier()?;
     let notify = async {
         match &notifier {
-            Some(notifier) => notifier.keep(&hub).await,
+            Some(notifier) => notifier.run(&hub).await,
             None => std::future::pending().await,
         }
     };

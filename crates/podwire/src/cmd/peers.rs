@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use agent::status::Peer;
+use agent::status::PeerStatus;
 use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
@@ -34,6 +34,6 @@ pub(crate) fn run(args: &Peers, format: Format) -> Result<()> {
     if format == Format::Json {
         return output::print_json(&response);
     }
-    let peers: Vec<Peer> = parse(response)?;
+    let peers: Vec<PeerStatus> = parse(response)?;
     output::print(&tables::peers(&peers, SystemTime::now()))
 }

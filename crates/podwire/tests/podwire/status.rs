@@ -10,7 +10,10 @@ use std::thread::JoinHandle;
 use agent::api::{self, Socket, socket_path};
 use agent::node_files::cni_conf::{self, CniConf};
 use agent::node_files::subnet_env;
-use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
+use agent::status::{
+    ConditionKind, LeaseStatus, NetworkStatus, PathStatus, PeerStatus, RouteMode, StatusHub,
+    UnderlayStatus,
+};
 use agent::supervisor::Heartbeat;
 use overlay::subnet_env::SubnetEnv;
 use tempfile::TempDir;
@@ -49,16 +52,16 @@ impl Agent {
     }
 
     fn join_network(&self) {
-        self.hub.set_session(Some(Session {
-            mark: "mark".into(),
+        self.hub.set_network(Some(NetworkStatus {
+            owner: "mark".into(),
             networks: vec!["10.244.0.0/16".parse().unwrap()],
             backend: "vxlan".into(),
             pod_mtu: 1450,
-            lease: Lease {
+            lease: LeaseStatus {
                 subnets: vec!["10.244.1.0/24".parse().unwrap()],
                 public: vec![[192, 0, 2, 1].into()],
             },
-            underlay: Underlay {
+            underlay: UnderlayStatus {
                 name: "eth0".into(),
                 addresses: vec![[192, 0, 2, 1].into()],
                 mtu: 1500,
@@ -74,17 +77,14 @@ impl Drop for Agent {
     }
 }
 
-fn peer(number: u8, problem: Option<&str>) -> Peer {
-    Peer {
+fn peer(number: u8, problem: Option<&str>) -> PeerStatus {
+    PeerStatus {
         name: format!("node{number}"),
         subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
         public: vec![[192, 0, 2, number].into()],
         backend: "vxlan".into(),
-        way: Way::Tunnel,
-        path: agent::status::Path {
-            problem: problem.map(str::to_owned),
-            ..agent::status::Path::default()
-        },
+        route: RouteMode::Tunnel,
+        path: PathStatus { problem: problem.map(str::to_owned), ..PathStatus::default() },
     }
 }
 

@@ -6,16 +6,16 @@ use std::fs;
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
-use crate::status::{ConditionKind, Lease, Session, Underlay};
+use crate::status::{ConditionKind, LeaseStatus, NetworkStatus, UnderlayStatus};
 
-fn session() -> Session {
-    Session {
-        mark: "mark".into(),
+fn network() -> NetworkStatus {
+    NetworkStatus {
+        owner: "podwire".into(),
         networks: Vec::new(),
         backend: "vxlan".into(),
         pod_mtu: 1450,
-        lease: Lease { subnets: Vec::new(), public: Vec::new() },
-        underlay: Underlay { name: "eth0".into(), addresses: Vec::new(), mtu: 1500 },
+        lease: LeaseStatus { subnets: Vec::new(), public: Vec::new() },
+        underlay: UnderlayStatus { name: "eth0".into(), addresses: Vec::new(), mtu: 1500 },
     }
 }
 
@@ -89,7 +89,7 @@ async fn file_exists_while_the_node_is_ready() {
             pass(Duration::from_secs(1)).await;
             assert!(!conf.path.exists());
 
-            hub.set_session(Some(session()));
+            hub.set_network(Some(network()));
             pass(Duration::from_millis(1)).await;
             assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "written at once");
 
@@ -130,7 +130,7 @@ async fn foreign_file_is_a_warning_until_it_is_removed() {
             fs::create_dir(root.path().join("net.d")).unwrap();
             fs::write(&conf.path, "{}").unwrap();
             let hub = StatusHub::new("a", "etcd");
-            hub.set_session(Some(session()));
+            hub.set_network(Some(network()));
             let _task = spawn_local(run(conf.clone(), hub.clone()));
             pass(Duration::from_millis(1)).await;
             let readiness = hub.readiness();

@@ -4,16 +4,16 @@
 use std::os::unix::net::UnixDatagram;
 
 use super::*;
-use crate::status::{ConditionKind, Lease, Session, Underlay};
+use crate::status::{ConditionKind, LeaseStatus, NetworkStatus, UnderlayStatus};
 
-fn session() -> Session {
-    Session {
-        mark: "mark".into(),
+fn network() -> NetworkStatus {
+    NetworkStatus {
+        owner: "podwire".into(),
         networks: Vec::new(),
         backend: "vxlan".into(),
         pod_mtu: 1450,
-        lease: Lease { subnets: vec!["10.5.1.0/24".parse().unwrap()], public: Vec::new() },
-        underlay: Underlay { name: "eth0".into(), addresses: Vec::new(), mtu: 1500 },
+        lease: LeaseStatus { subnets: vec!["10.5.1.0/24".parse().unwrap()], public: Vec::new() },
+        underlay: UnderlayStatus { name: "eth0".into(), addresses: Vec::new(), mtu: 1500 },
     }
 }
 
@@ -41,14 +41,14 @@ async fn manager_gets_ready_watchdog_and_stopping() {
     let interval = Duration::from_secs(20);
     let notifier = std::sync::Arc::new(Notifier::new(path.as_os_str(), Some(interval)).unwrap());
     let (sender, watched) = (notifier.clone(), hub.clone());
-    let task = tokio::spawn(async move { sender.keep(&watched).await });
+    let task = tokio::spawn(async move { sender.run(&watched).await });
     pass(Duration::from_millis(1)).await;
     let waiting = "STATUS=waiting for the network: underlay: no interface has an address yet";
     let longer = "EXTEND_TIMEOUT_USEC=60000000";
     assert_eq!(lines(&manager), [waiting, longer, "WATCHDOG=1"]);
 
     hub.clear_problem(ConditionKind::Underlay);
-    hub.set_session(Some(session()));
+    hub.set_network(Some(network()));
     pass(Duration::from_millis(1)).await;
     let ready = "STATUS=ready: 10.5.1.0/24 over vxlan, 0 peers";
     assert_eq!(lines(&manager), [ready, "READY=1", "WATCHDOG=1"]);

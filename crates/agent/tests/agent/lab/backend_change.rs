@@ -21,7 +21,7 @@ fn conf(more: &str, backend: &str) -> String {
 
 /// A configuration that only the first node can use: its single subnet is the first node's.
 fn conf_of_first(members: &[Member], backend: &str) -> String {
-    let subnet = members[0].agent().hub.session().unwrap().lease.subnets[0].addr();
+    let subnet = members[0].agent().hub.network().unwrap().lease.subnets[0].addr();
     conf(&format!(r#""SubnetMin": "{subnet}", "SubnetMax": "{subnet}", "#), backend)
 }
 
@@ -58,8 +58,8 @@ fn kind(backend: &str) -> &str {
 }
 
 fn has_backend(agent: &Agent, backend: &str) {
-    agent.wait("session.backend", |status| {
-        let now = status.session.as_ref().map(|session| session.backend.as_str());
+    agent.wait("network.backend", |status| {
+        let now = status.membership.network.as_ref().map(|network| network.backend.as_str());
         status.ready && now == Some(kind(backend))
     });
 }
@@ -74,7 +74,7 @@ fn device(from: &Member, to: &Member) -> String {
 fn first_changes(members: &[Member], backend: &str) {
     let [first, second] = members else { panic!("two") };
     let before = [device(first, second), device(second, first)];
-    let leases = || first.agent().hub.session().unwrap().lease;
+    let leases = || first.agent().hub.network().unwrap().lease;
     let lease = leases();
     replace(&first.node, &Store::embedded(&conf_of_first(members, backend)), &[]);
     has_backend(first.agent(), backend);
@@ -82,10 +82,10 @@ fn first_changes(members: &[Member], backend: &str) {
     wait_problem(second.agent(), &["all 1 subnets", "stays in force"]);
     let published = if kind(backend) == "udp" { "" } else { kind(backend) };
     second.agent().wait("the first node's new lease", |status| {
-        status.peers.first().is_some_and(|peer| peer.backend == published)
+        status.peers.list.first().is_some_and(|peer| peer.backend == published)
     });
     for member in members {
-        assert_eq!(member.agent().hub.status().refused, []);
+        assert_eq!(member.agent().hub.status().peers.rejected, []);
     }
     assert_eq!([device(first, second), device(second, first)], before);
 }
@@ -96,7 +96,7 @@ fn second_follows(members: &[Member], backend: &str, device_after: &str) {
     has_backend(second.agent(), backend);
     for (from, to) in [(first, second), (second, first)] {
         wait_for("the route over the new device", TIMEOUT, || device(from, to) == device_after);
-        assert_eq!(from.agent().hub.status().refused, []);
+        assert_eq!(from.agent().hub.status().peers.rejected, []);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::status::Way;
+use agent::status::RouteMode;
 use testkit::{Node, Wire, in_netns, wait_for};
 
 use super::{Member, Store, TIMEOUT, all_reach_all, network};
@@ -30,12 +30,12 @@ fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
 
 /// subnet.env tells the first address of the lease.
 fn check_subnets(member: &Member) {
-    let session = member.agent().hub.session().unwrap();
+    let network = member.agent().hub.network().unwrap();
     let env = member.node.subnet_env();
     let told = ["FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"].iter().filter_map(|key| env.get(*key));
     let told: Vec<&String> = told.collect();
-    assert_eq!(told.len(), session.lease.subnets.len());
-    for (subnet, told) in session.lease.subnets.iter().zip(told) {
+    assert_eq!(told.len(), network.lease.subnets.len());
+    for (subnet, told) in network.lease.subnets.iter().zip(told) {
         assert_eq!(
             format!(
                 "{}/{}",
@@ -80,9 +80,11 @@ fn vxlan_with_direct_routing_to_those_on_the_link() {
         all_reach_all(&members, TIMEOUT);
         let first = &members[0];
         first.agent().wait("a route to each peer", |status| {
-            let ways = status.peers.iter().map(|peer| (peer.public[0].to_string(), peer.way));
-            let ways: BTreeMap<String, Way> = ways.collect();
-            ways["192.168.90.2"] == Way::Direct && ways["192.168.3.1"] == Way::Tunnel
+            let peers = status.peers.list.iter();
+            let routes: BTreeMap<String, RouteMode> =
+                peers.map(|peer| (peer.public[0].to_string(), peer.route)).collect();
+            routes["192.168.90.2"] == RouteMode::Direct
+                && routes["192.168.3.1"] == RouteMode::Tunnel
         });
         for (to, way) in [(1, "via 192.168.90.2 dev eth0"), (2, "dev flannel.1")] {
             let address = members[to].pod.addresses[0].to_string();

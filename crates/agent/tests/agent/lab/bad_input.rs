@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Invalid input is rejected with its key and the reason. Everything else keeps working.
 
-use agent::status::{ConditionKind, Status, Way};
+use agent::status::{ConditionKind, RouteMode, Status};
 use testkit::{EtcdServer, Wire, in_netns};
 
 use super::{Agent, Store, TIMEOUT, all_reach_all, etcd, network};
@@ -111,26 +111,30 @@ fn invalid_peers_are_rejected_one_by_one() {
         let mut members = network(nodes, &store);
         // The kernel state is complete by then.
         all_reach_all(&members, TIMEOUT);
-        let own = members[0].agent().hub.session().unwrap().lease.subnets[0];
+        let own = members[0].agent().hub.network().unwrap().lease.subnets[0];
         let claims = claims(&own.to_string().replace('/', "-"));
         let before = members[0].node.kernel();
         for (name, value, why) in &claims {
             put(&server, name, value);
             members[0].agent().wait(&format!("{name} to be refused"), |status| {
                 let of_it = |peer: &str, reason: &str| peer == name && reason.contains(why);
-                status.refused.iter().any(|refused| of_it(&refused.peer, &refused.reason))
+                status.peers.rejected.iter().any(|refused| of_it(&refused.peer, &refused.reason))
             });
         }
         assert_eq!(members[0].node.kernel(), before, "no kernel state of rejected peers");
-        members[0].agent().wait("status.refused_total", |status| {
-            let counts = &status.peer_counts;
-            (counts.refused, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)
+        members[0].agent().wait("the rejected peers", |status| {
+            let counts = &status.peers.counts;
+            (counts.rejected, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)
         });
         let status = members[0].agent().hub.status();
         for (name, _, why) in &claims {
-            let peer = status.peers.iter().find(|peer| peer.name == *name).unwrap();
+            let peer = status.peers.list.iter().find(|peer| peer.name == *name).unwrap();
             let problem = peer.path.problem.as_deref().unwrap_or_default();
-            assert_eq!((peer.way, problem.contains(why)), (Way::Refused, true), "{peer:?}");
+            assert_eq!(
+                (peer.route, problem.contains(why)),
+                (RouteMode::Rejected, true),
+                "{peer:?}"
+            );
         }
         let node = wire.node(3, true, false);
         let agent = Agent::start(&node, &store);
@@ -143,7 +147,7 @@ fn invalid_peers_are_rejected_one_by_one() {
         }
         for member in &members {
             member.agent().wait("status.ready without problems", |status| {
-                status.refused.is_empty() && status.peer_counts.total == 2
+                status.peers.rejected.is_empty() && status.peers.counts.total == 2
             });
         }
     });
@@ -163,7 +167,7 @@ fn rejected_keys_do_not_block_a_new_node() {
         let first = wire.node(1, true, false);
         let agent = Agent::start(&first, &store);
         agent.wait("status.ready with the rejected keys", |status| {
-            let is_named = |name: &str| status.refused.iter().any(|one| one.peer == name);
+            let is_named = |name: &str| status.peers.rejected.iter().any(|one| one.peer == name);
             status.ready && refused.into_iter().all(is_named)
         });
         let halves = ["10.5.0.0-17", "10.5.128.0-17"];

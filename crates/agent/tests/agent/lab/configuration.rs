@@ -73,11 +73,12 @@ fn deleted_configuration_stays_in_effect() {
             });
             // A new session with the same configuration.
             node.sh(&format!("ip link set eth0 mtu {}", 1300 + u32::from(round)));
-            agent.wait("session.pod_mtu", |status| {
+            agent.wait("network.pod_mtu", |status| {
                 status
-                    .session
+                    .membership
+                    .network
                     .as_ref()
-                    .is_some_and(|session| session.pod_mtu == 1250 + u32::from(round))
+                    .is_some_and(|network| network.pod_mtu == 1250 + u32::from(round))
             });
             wait_problem(&agent, words);
         }
@@ -127,7 +128,11 @@ fn full_network_is_waited_for() {
 
         server.ctl(&["del", &format!("{SUBNETS}10.6.2.0-24")]);
         agent.wait("the lease of the free subnet", |status| {
-            let lease = status.session.as_ref().map(|session| session.lease.subnets[0].to_string());
+            let lease = status
+                .membership
+                .network
+                .as_ref()
+                .map(|network| network.lease.subnets[0].to_string());
             status.ready && lease.as_deref() == Some("10.6.2.0/24")
         });
     });

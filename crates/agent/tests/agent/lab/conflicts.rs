@@ -37,7 +37,7 @@ fn foreign_device_with_the_same_name_is_a_conflict() {
         first.wait("the reported conflict", is_blocked);
         let second = Agent::start(&nodes[1], &store);
         second.wait("status.ready of the other node", |status| status.ready);
-        first.wait("one peer", |status| status.peer_counts.total == 1);
+        first.wait("one peer", |status| status.peers.counts.total == 1);
         assert!(is_blocked(&first.hub.status()), "{:#?}", first.hub.status());
         assert_eq!(found(&nodes[0]), before, "device unchanged");
         assert!(!list.exists());

@@ -48,7 +48,7 @@ fn dry_run_prints_what_the_agent_then_does() {
         agent.wait("status.ready", |status| status.ready);
         let conf = std::path::Path::new("/run/lab/net.d/10-podwire.conflist");
         testkit::wait_for("the CNI configuration file", super::TIMEOUT, || conf.exists());
-        let subnet = agent.hub.session().unwrap().lease.subnets[0];
+        let subnet = agent.hub.network().unwrap().lease.subnets[0];
         let lease = subnet.to_string().replace('/', "-");
         drop(agent);
         let files = ["state/podwire.toml", "state/podwire.lease", "subnet.env"];

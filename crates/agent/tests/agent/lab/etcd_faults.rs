@@ -45,7 +45,7 @@ fn routes(node: &Node) -> BTreeSet<String> {
 fn all_see_all(nodes: &[Node], agents: &[Agent], server: &EtcdServer) {
     let all = subnets(server);
     for (node, agent) in nodes.iter().zip(agents) {
-        let own = agent.hub.session().unwrap().lease.subnets[0].to_string();
+        let own = agent.hub.network().unwrap().lease.subnets[0].to_string();
         let mut others = all.clone();
         assert!(others.remove(&own), "{own} is in the store");
         let what = format!("{} to see {others:?}", node.number());
@@ -87,7 +87,7 @@ fn twenty_nodes_survive_etcd_failures() {
             start_together(&nodes, &Store::etcd(&server, &conf).and(&["--path-check=false"]));
         for agent in &agents {
             agent.wait("status.ready with all peers", |status| {
-                status.ready && status.peer_counts.total == usize::from(NODES) - 1
+                status.ready && status.peers.counts.total == usize::from(NODES) - 1
             });
         }
         assert_eq!(subnets(&server).len(), usize::from(NODES), "all subnets differ");

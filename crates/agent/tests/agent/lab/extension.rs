@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use agent::status::{ConditionKind, Refused, Status};
+use agent::status::{ConditionKind, RejectedPeerStatus, Status};
 use serde_json::json;
 use testkit::{Node, Wire, in_netns, wait_for, write_program};
 
@@ -67,7 +67,7 @@ fn calls(node: &Node) -> Vec<String> {
 
 /// The input that commands on the other nodes get for a node.
 fn told(member: &Member) -> String {
-    let subnet = member.agent().hub.session().unwrap().lease.subnets[0];
+    let subnet = member.agent().hub.network().unwrap().lease.subnets[0];
     let shown = member.node.ns.ip_json(&["link", "show", "tunnel"]);
     format!(
         "{subnet} 192.168.90.{} {}",
@@ -127,14 +127,14 @@ fn failed_extension_commands_are_reported() {
         let store = Store::embedded(conf).and(&[ALLOW]);
         let mut members = network(nodes, &store);
         all_reach_all(&members, TIMEOUT);
-        let peer = members[1].agent().hub.session().unwrap().lease.subnets[0];
+        let peer = members[1].agent().hub.network().unwrap().lease.subnets[0];
         drop(members[0].agent.take());
         members[0].agent = Some(Agent::start(&members[0].node, &store));
         members[0].agent().wait("the failed command in the status", |status| {
-            let is_it = |one: &Refused| {
+            let is_it = |one: &RejectedPeerStatus| {
                 one.subnet.as_ref() == Some(&peer) && one.reason.contains("File exists")
             };
-            status.ready && status.refused.iter().any(is_it)
+            status.ready && status.peers.rejected.iter().any(is_it)
         });
         all_reach_all(&members, TIMEOUT);
     });

@@ -114,7 +114,7 @@ fn flannels_nodes_become_ours(backend: &str) {
         let pinging =
             [0, 1].map(|from| Pinging::start(&pods[from].ns, pods[1 - from].addresses[0]));
         let agent = Agent::start(node, &store);
-        agent.wait("status.ready", |status| status.ready && status.peer_counts.total == 1);
+        agent.wait("status.ready", |status| status.ready && status.peers.counts.total == 1);
         wait_for(&format!("{:#?} to go", leftovers(node)), TIMEOUT, || leftovers(node).is_empty());
         for pinging in pinging {
             let (sent, answered) = pinging.end();

@@ -146,7 +146,7 @@ fn node_waits_for_pod_cidr_and_writes_annotations() {
             .zip(agents)
             .map(|(node, agent)| {
                 agent.wait("status.ready with one peer", |status| {
-                    status.ready && status.peer_counts.total == 1
+                    status.ready && status.peers.counts.total == 1
                 });
                 Member { agent: Some(agent), pod: node.pod(), node }
             })
@@ -223,15 +223,17 @@ fn flannel_node_joins_and_leaves(cluster: &Cluster, first: &Member) {
     for bad in [("backend-data", "{"), ("public-ip", "somewhere")] {
         cluster.annotate(3, &[bad]);
         first.agent().wait("the reported conflict", |status| {
-            let of_it = |one: &agent::status::Refused| {
+            let of_it = |one: &agent::status::RejectedPeerStatus| {
                 one.peer == "node-3" && one.reason.contains(bad.0) && one.reason.contains(bad.1)
             };
-            status.ready && status.refused.iter().any(of_it)
+            status.ready && status.peers.rejected.iter().any(of_it)
         });
         assert!(!mentions(&first.node, "10.244.3."), "{:#?}", first.node.kernel());
         cluster.annotate(3, &[good, ("public-ip", "192.168.90.3")]);
         wait_for("the route to flannel's node", TIMEOUT, is_served);
-        first.agent().wait("an empty list of rejected peers", |status| status.refused.is_empty());
+        first
+            .agent()
+            .wait("an empty list of rejected peers", |status| status.peers.rejected.is_empty());
     }
     control_characters_of_annotations_are_escaped(cluster, first);
     cluster.server.kubectl(&["delete", "node", "node-3", "--wait=false"]);
@@ -241,9 +243,9 @@ fn flannel_node_joins_and_leaves(cluster: &Cluster, first: &Member) {
 fn control_characters_of_annotations_are_escaped(cluster: &Cluster, first: &Member) {
     let evil = "vxlan\u{1b}[31m\u{9b}2J\u{202e}\nready";
     cluster.annotate(3, &[("backend-type", evil)]);
-    first
-        .agent()
-        .wait("the rejected peer", |status| status.refused.iter().any(|one| one.peer == "node-3"));
+    first.agent().wait("the rejected peer", |status| {
+        status.peers.rejected.iter().any(|one| one.peer == "node-3")
+    });
     let socket = first.node.dir().join("run/agent.sock").to_str().unwrap().to_owned();
     for page in ["/readyz", "/status", "/peers", "/metrics"] {
         let shown = testkit::run(
@@ -358,7 +360,7 @@ fn node_name_comes_from_the_pod() {
         let pod = [("POD_NAME", "podwire-x"), ("POD_NAMESPACE", "kube-podwire")];
         let agent = Agent::start_with(&flags, &node, &pod);
         agent.wait("status.ready with the node's name", |status| {
-            status.ready && status.node == "node-1"
+            status.ready && status.agent.node == "node-1"
         });
         check_annotations_and_condition(cluster, &node);
     });
@@ -404,7 +406,9 @@ fn agent_starts_from_cache_without_the_server() {
         members[0].node.sh("ip link del flannel.1; ip route add blackhole 192.168.90.254");
         members[0].agent = Some(Agent::start(&members[0].node, &cluster.store));
         members[0].agent().wait("status.ready from the cache", |status| {
-            status.ready && status.store.reachable == Some(false) && status.lease_until.is_none()
+            status.ready
+                && status.store.reachable == Some(false)
+                && status.membership.lease_until.is_none()
         });
         all_reach_all(&members, TIMEOUT);
         members[0].node.sh("ip route del blackhole 192.168.90.254");

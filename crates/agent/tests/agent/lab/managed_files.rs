@@ -32,7 +32,9 @@ fn check(agent: &Agent, file: &Path, is_right: impl Fn() -> bool) {
         let counted = agent.repairs(RepairKind::File);
         let script = breaking.replace("FILE", &name).replace("DIR", &dir);
         testkit::run("sh", &["-ec", &script]);
-        agent.wait_for(SOON, &script, |status| status.repairs.counts[&RepairKind::File] > counted);
+        agent.wait_for(SOON, &script, |status| {
+            status.kernel.repairs.counts[&RepairKind::File] > counted
+        });
         wait_for(&script, TIMEOUT, || is_right() && agent.hub.summary().warnings.is_empty());
     }
 }

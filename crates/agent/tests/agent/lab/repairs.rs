@@ -45,7 +45,9 @@ fn break_once(
     let (counted, answers) = (member.agent().repairs(kind), pinging.answers());
     member.node.sh(script);
     let start = Instant::now();
-    member.agent().wait_for(TIMEOUT, script, |status| status.repairs.counts[&kind] > counted);
+    member
+        .agent()
+        .wait_for(TIMEOUT, script, |status| status.kernel.repairs.counts[&kind] > counted);
     (start.elapsed(), pinging.longest_silence(answers))
 }
 
@@ -59,7 +61,7 @@ fn script(members: &[Member], breaking: &str) -> String {
 }
 
 fn subnet(member: &Member) -> IpNet {
-    member.agent().hub.session().unwrap().lease.subnets[0]
+    member.agent().hub.network().unwrap().lease.subnets[0]
 }
 
 fn rules(member: &Member) -> String {
@@ -183,8 +185,10 @@ fn each_comparison_is_shown() {
         let agent = Agent::start(&node, &Store::embedded(conf).and(&["--compare-every", "1"]));
         agent.wait("status.ready", |status| status.ready);
         for _ in 0..2 {
-            let last = agent.hub.summary().compare.unwrap().at;
-            agent.wait("the next comparison", |status| status.compare.unwrap().at.0 > last.0);
+            let last = agent.hub.summary().kernel.comparison.unwrap().at;
+            agent.wait("the next comparison", |status| {
+                status.kernel.comparison.unwrap().at.0 > last.0
+            });
         }
     });
 }

@@ -10,7 +10,7 @@ const SUBNETS: &str = "/coreos.com/network/subnets/";
 
 /// The node is switched off for good, and its lease has run out.
 fn leaves(member: Member, server: &EtcdServer) {
-    let subnet = member.agent().hub.session().unwrap().lease.subnets[0];
+    let subnet = member.agent().hub.network().unwrap().lease.subnets[0];
     drop(member);
     server.ctl(&["del", &format!("{SUBNETS}{}", subnet.to_string().replace('/', "-"))]);
 }
@@ -39,7 +39,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     let newcomer = wire.node(4, true, false);
     let agent = Agent::start(&newcomer, &store);
     agent.wait("status.ready of the new node", |status| {
-        status.ready && status.peer_counts.total == 2
+        status.ready && status.peers.counts.total == 2
     });
     members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
     assert!(mentions(&members[0], &left), "its agent is stopped");

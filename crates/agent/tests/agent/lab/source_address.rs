@@ -26,7 +26,7 @@ fn node_uses_the_tunnel_address_as_source() {
         let nodes = [1, 2].map(|number| wire.node(number, true, false));
         let members = network(nodes.into(), &Store::embedded(VXLAN));
         let [first, second] = &members[..] else { panic!("two") };
-        let subnet = first.agent().hub.session().unwrap().lease.subnets[0];
+        let subnet = first.agent().hub.network().unwrap().lease.subnets[0];
         assert_eq!(source(first, second), subnet.addr().to_string());
         let pod = second.pod.addresses[0];
         let with_own = ["-nc1", "-W1", "-I", "192.168.90.1", &pod.to_string()];

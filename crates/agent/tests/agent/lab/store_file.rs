@@ -29,7 +29,7 @@ fn deleted_store_file_is_recreated() {
         let agent = Agent::start(&third, &store);
         for agent in members.iter().map(|member| member.agent()).chain([&agent]) {
             agent.wait("status.ready with all peers", |status| {
-                status.ready && status.peer_counts.total == 2
+                status.ready && status.peers.counts.total == 2
             });
         }
         assert_eq!(sqlite("SELECT count(*) FROM entry"), "4\n", "a configuration and three leases");
@@ -61,23 +61,23 @@ fn foreign_keys_are_rejected_and_summarised() {
         ));
         for member in &members {
             let agent = member.agent();
-            agent.wait("status.refused_total", |status| status.refused_total == 3010);
+            agent.wait("the rejected peers", |status| status.peers.rejected_total == 3010);
             let readiness = agent.hub.readiness();
             assert!(readiness.is_ready);
             let [warning] = &readiness.warnings[..] else { panic!("{readiness:?}") };
             assert!(warning.starts_with("3010 keys or subnets refused, the first: "), "{warning}");
             let status = agent.hub.status();
-            assert_eq!(status.peer_counts.total, 3011);
+            assert_eq!(status.peers.counts.total, 3011);
             let large = "its value has at least 1000000 bytes; the limit is 16384";
             let is_large = |name: &str, why: &str| name.starts_with("10.5.2") && why == large;
-            assert!(status.refused.iter().any(|one| is_large(&one.peer, &one.reason)));
+            assert!(status.peers.rejected.iter().any(|one| is_large(&one.peer, &one.reason)));
             let page = serde_json::to_string(&status).unwrap();
             assert!(page.len() < 32_000, "{} bytes", page.len());
         }
         // A new agent lists the same, and does not take a subnet that is refused.
         let third = wire.node(3, true, false);
         let agent = Agent::start(&third, &store);
-        agent.wait("status.ready", |status| status.ready && status.refused_total == 3010);
+        agent.wait("status.ready", |status| status.ready && status.peers.rejected_total == 3010);
         sqlite("DELETE FROM entry WHERE key LIKE '%bad%' OR length(value) = 1000000");
     });
 }

@@ -114,14 +114,14 @@ fn restarted_agent_uses_the_cache_without_the_store() {
         fs::write(&view, format!("{before}\"leaseUntil\":1,{after}")).unwrap();
         let agent = Agent::start(&members[0].node, &Store::etcd(&server, CONF));
         agent.wait("the reported failure", |status| status.store.reachable == Some(false));
-        assert!(agent.hub.session().is_none());
+        assert!(agent.hub.network().is_none());
         drop(agent);
         fs::write(&view, good).unwrap();
 
         members[0].agent = Some(Agent::start(&members[0].node, &store));
         members[0].agent().wait("status.ready from the cache", goes_on);
         all_reach_all(&members, TIMEOUT);
-        assert!(cni.exists() && members[0].agent().hub.summary().lease_until.is_some());
+        assert!(cni.exists() && members[0].agent().hub.summary().membership.lease_until.is_some());
         members[0].node.sh("nft list table inet podwire-agent-podwire");
         members[0].node.sh("ip route del $(ip route show proto 112 | head -n 1 | cut -d' ' -f1)");
         all_reach_all(&members, TIMEOUT);
@@ -131,7 +131,7 @@ fn restarted_agent_uses_the_cache_without_the_store() {
         let newcomer = wire.node(3, true, false);
         let agent = Agent::start(&newcomer, &Store::etcd(&server, CONF));
         agent.wait("status.ready of the new node", |status| {
-            status.ready && status.peer_counts.total == 2
+            status.ready && status.peers.counts.total == 2
         });
         members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
         all_reach_all(&members, TIMEOUT);

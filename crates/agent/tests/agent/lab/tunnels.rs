@@ -34,7 +34,7 @@ fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> 
     let [near, far] = &members[..] else { panic!("two") };
     for (from, to) in [(near, far), (far, near)] {
         from.agent().wait("the path MTU", |status| {
-            let path = &status.peers[0].path;
+            let path = &status.peers.list[0].path;
             path.path_mtu == Some(left) && path.problem.is_some()
         });
         let route = || from.node.sh(&format!("ip route get {}", to.pod.addresses[0]));
@@ -90,7 +90,7 @@ fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
     let [first, second] = members else { panic!("two") };
     let counted = first.agent().repairs(kind);
     first.node.sh(breaking);
-    first.agent().wait_for(soon, breaking, |status| status.repairs.counts[&kind] > counted);
+    first.agent().wait_for(soon, breaking, |status| status.kernel.repairs.counts[&kind] > counted);
     wait_for(breaking, TIMEOUT, || first.pod.reaches(&second.pod));
 }
 

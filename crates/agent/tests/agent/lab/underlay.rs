@@ -33,7 +33,7 @@ pub(super) fn follows(members: &[Member], change: &str, shown: &str) {
     let subnet = first.node.subnet_env()["FLANNEL_SUBNET"].clone();
     first.node.sh(change);
     first.agent().wait(change, |status| {
-        let underlay = status.session.as_ref().map(|session| &session.underlay);
+        let underlay = status.membership.network.as_ref().map(|network| &network.underlay);
         status.ready && underlay.is_some_and(|one| format!("{one:?}").contains(shown))
     });
     all_reach_all(members, TIMEOUT);
@@ -51,7 +51,7 @@ fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
     // Neighbours that are still known may have let packets through before.
     members[1].agent().wait("exactly one peer", |status| {
         let publics: Vec<String> =
-            status.peers.iter().map(|peer| peer.public[0].to_string()).collect();
+            status.peers.list.iter().map(|peer| peer.public[0].to_string()).collect();
         publics == ["192.168.90.101"]
     });
     assert_eq!(mtu(), 1500 - overhead);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer that becomes unreachable and recovers.
 
-use agent::status::Path;
+use agent::status::PathStatus;
 use testkit::{Wire, in_netns, require};
 
 use super::{Agent, Store, network};
@@ -10,9 +10,9 @@ const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#
 
 /// Waits for a state of the path to the only peer.
 #[track_caller]
-fn wait_for_path(agent: &Agent, is_so: impl Fn(&Path) -> bool) {
+fn wait_for_path(agent: &Agent, is_so: impl Fn(&PathStatus) -> bool) {
     agent.wait("the path status", |status| {
-        status.peers.first().is_some_and(|peer| is_so(&peer.path))
+        status.peers.list.first().is_some_and(|peer| is_so(&peer.path))
     });
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use agent::status::{Peer, Session, Status, Time};
+use agent::status::{NetworkStatus, PeerStatus, Status, Time};
 use text::escape;
 
 use crate::output::{self, table};
@@ -15,12 +15,12 @@ const MAX_REPAIRS: usize = 5;
 /// All tables, the most important first.
 pub(crate) fn status(status: &Status, now: SystemTime) -> String {
     let mut parts = vec![summary(status)];
-    parts.extend(status.session.as_ref().map(|session| network(session, status, now)));
+    parts.extend(status.membership.network.as_ref().map(|joined| network(joined, status, now)));
     parts.push(store(status, now));
-    if !status.peers.is_empty() {
+    if !status.peers.list.is_empty() {
         parts.push(first_peers(status, now));
     }
-    if !status.repairs.last.is_empty() {
+    if !status.kernel.repairs.last.is_empty() {
         parts.push(repairs(status, now));
     }
     parts.join("\n")
@@ -32,7 +32,7 @@ fn summary(status: &Status) -> String {
         (true, false) => "ready, but the agent is not healthy",
         (false, _) => "not ready",
     };
-    let mut text = format!("{}: {state}\n", escape::line(&status.node));
+    let mut text = format!("{}: {state}\n", escape::line(&status.agent.node));
     for reason in &status.reasons {
         text += &format!("  because {}\n", escape::line(reason));
     }
@@ -42,22 +42,22 @@ fn summary(status: &Status) -> String {
     text
 }
 
-fn network(session: &Session, status: &Status, now: SystemTime) -> String {
-    let lease_ends = match status.lease_until {
+fn network(joined: &NetworkStatus, status: &Status, now: SystemTime) -> String {
+    let lease_ends = match status.membership.lease_until {
         None => "never".to_owned(),
         Some(Time(until)) => match until.duration_since(now) {
             Ok(left) => format!("in {}", output::rough(left)),
             Err(past) => ago(now - past.duration(), now),
         },
     };
-    let underlay = &session.underlay;
+    let underlay = &joined.underlay;
     let network = table(
         ["NETWORK", "BACKEND", "SUBNETS", "POD MTU", "LEASE ENDS"],
         [[
-            join(&session.networks),
-            session.backend.clone(),
-            join(&session.lease.subnets),
-            session.pod_mtu.to_string(),
+            join(&joined.networks),
+            joined.backend.clone(),
+            join(&joined.lease.subnets),
+            joined.pod_mtu.to_string(),
             lease_ends,
         ]],
     );
@@ -67,7 +67,7 @@ fn network(session: &Session, status: &Status, now: SystemTime) -> String {
             underlay.name.clone(),
             join(&underlay.addresses),
             underlay.mtu.to_string(),
-            join(&session.lease.public),
+            join(&joined.lease.public),
         ]],
     );
     format!("{network}\n{interface}")
@@ -80,10 +80,10 @@ fn store(status: &Status, now: SystemTime) -> String {
         None => "not reached yet",
     };
     let since = output::rough(now.duration_since(status.store.since.0).unwrap_or_default());
-    let behind = status.watch.map_or(String::new(), |watch| watch.behind.to_string());
-    let compared = status.compare.map_or(String::new(), |compare| {
-        let took = output::duration(Duration::from_secs_f64(compare.seconds.max(0.0)));
-        format!("{}, took {took}", ago(compare.at.0, now))
+    let behind = status.membership.watch.map_or(String::new(), |watch| watch.behind.to_string());
+    let compared = status.kernel.comparison.map_or(String::new(), |comparison| {
+        let took = output::duration(Duration::from_secs_f64(comparison.seconds.max(0.0)));
+        format!("{}, took {took}", ago(comparison.at.0, now))
     });
     table(
         ["STORE", "REACHABLE", "BEHIND", "COMPARED", "REPAIRS", "RUNS FOR"],
@@ -92,18 +92,18 @@ fn store(status: &Status, now: SystemTime) -> String {
             format!("{reachable}, for {since}"),
             behind,
             compared,
-            status.repairs.counts.values().sum::<u64>().to_string(),
-            output::rough(now.duration_since(status.started.0).unwrap_or_default()),
+            status.kernel.repairs.counts.values().sum::<u64>().to_string(),
+            output::rough(now.duration_since(status.agent.started.0).unwrap_or_default()),
         ]],
     )
 }
 
 /// Peers with a problem first.
 fn first_peers(status: &Status, now: SystemTime) -> String {
-    let mut shown: Vec<&Peer> = status.peers.iter().collect();
+    let mut shown: Vec<&PeerStatus> = status.peers.list.iter().collect();
     shown.sort_by_key(|peer| peer.path.problem.is_none());
     shown.truncate(MAX_PEERS);
-    let more = status.peers.len() - shown.len();
+    let more = status.peers.list.len() - shown.len();
     let mut text = peers(shown, now);
     if more > 0 {
         text += &format!("and {more} more: podwire peers\n");
@@ -112,7 +112,10 @@ fn first_peers(status: &Status, now: SystemTime) -> String {
 }
 
 /// One line per peer.
-pub(crate) fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTime) -> String {
+pub(crate) fn peers<'a>(
+    peers: impl IntoIterator<Item = &'a PeerStatus>,
+    now: SystemTime,
+) -> String {
     table(
         ["PEER", "SUBNETS", "ADDRESS", "BACKEND", "WAY", "PATH MTU", "LAST CONTACT", "PROBLEM"],
         peers.into_iter().map(|peer| {
@@ -121,7 +124,7 @@ pub(crate) fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTi
                 join(&peer.subnets),
                 join(&peer.public),
                 peer.backend.clone(),
-                peer.way.name().to_owned(),
+                peer.route.name().to_owned(),
                 peer.path.path_mtu.map_or(String::new(), |mtu| mtu.to_string()),
                 peer.path.last_contact.map_or(String::new(), |Time(at)| ago(at, now)),
                 peer.path.problem.clone().unwrap_or_default(),
@@ -131,7 +134,7 @@ pub(crate) fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTi
 }
 
 fn repairs(status: &Status, now: SystemTime) -> String {
-    let last = status.repairs.last.iter().rev().take(MAX_REPAIRS);
+    let last = status.kernel.repairs.last.iter().rev().take(MAX_REPAIRS);
     table(
         ["REPAIRED", "WHEN", "WHAT"],
         last.map(|repair| {

@@ -59,7 +59,7 @@ fn repair(cluster: &Cluster, stop: &StopSignal, progress: &mut Progress) -> Resu
         ensure!(Instant::now() < deadline, "{} reported no repair", victim.name);
     }
     let repaired = repairs(hub) - before;
-    let last = hub.summary().repairs.last.last().map(|repair| repair.at.0);
+    let last = hub.summary().kernel.repairs.last.last().map(|repair| repair.at.0);
     let repaired_after = last.and_then(|last| last.duration_since(at).ok()).unwrap_or_default();
     let text = format!(
         "{broken} deleted on {}: its agent repaired {} in {}; pods connected again after {}",
@@ -80,7 +80,7 @@ fn objects(count: u64) -> String {
 }
 
 fn repairs(hub: &StatusHub) -> u64 {
-    hub.summary().repairs.counts.values().sum()
+    hub.summary().kernel.repairs.counts.values().sum()
 }
 
 /// Deletes the tunnel device, or the route to a peer if there is no tunnel. Returns its name.

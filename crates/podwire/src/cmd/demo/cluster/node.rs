@@ -103,8 +103,8 @@ impl Starting {
             self.watch.wait()?;
         }
         let ready_after = self.started.elapsed();
-        let session = self.agent.hub.session();
-        let subnet = session.and_then(|session| session.lease.subnets.first().copied());
+        let network = self.agent.hub.network();
+        let subnet = network.and_then(|network| network.lease.subnets.first().copied());
         let subnet = subnet.with_context(|| format!("{name} is ready without a subnet"))?;
         let list = with_private_dirs(&file, &dir)?;
         let lab = Lab::new(list, dir.join("cache"), path, netns);

@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Printed tables of a status.
 
-use agent::status::{ConditionKind, Lease, Path, Refused, RepairKind, StatusHub, Underlay, Way};
+use agent::status::{
+    ConditionKind, LeaseStatus, PathStatus, RejectedPeerStatus, RepairKind, RouteMode, StatusHub,
+    UnderlayStatus,
+};
 
 use super::*;
 
-fn peer(number: u8) -> Peer {
-    Peer {
+fn peer(number: u8) -> PeerStatus {
+    PeerStatus {
         name: format!("10.244.{number}.0-24"),
         subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
         public: vec![[192, 0, 2, number].into()],
         backend: "vxlan".into(),
-        way: Way::Tunnel,
-        path: Path::default(),
+        route: RouteMode::Tunnel,
+        path: PathStatus::default(),
     }
 }
 
 fn hub() -> StatusHub {
     let hub = StatusHub::new("blue", "etcd");
-    hub.set_session(Some(Session {
-        mark: "m".into(),
+    hub.set_network(Some(NetworkStatus {
+        owner: "m".into(),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         backend: "vxlan".into(),
         pod_mtu: 1450,
-        lease: Lease {
+        lease: LeaseStatus {
             subnets: vec!["10.244.1.0/24".parse().unwrap()],
             public: vec![[192, 0, 2, 1].into()],
         },
-        underlay: Underlay {
+        underlay: UnderlayStatus {
             name: "eth0".into(),
             addresses: vec![[10, 0, 0, 1].into()],
             mtu: 1500,
@@ -41,24 +44,24 @@ fn ready_node_is_printed_as_tables() {
     let hub = hub();
     hub.set_lease_left(Some(Duration::from_secs(86_400)));
     hub.clear_problem(ConditionKind::Store);
-    hub.watched(7, 7);
-    hub.compared(Duration::from_millis(3), 0);
-    let path = Path {
+    hub.set_watch(7, 7);
+    hub.record_comparison(Duration::from_millis(3), 0);
+    let path = PathStatus {
         path_mtu: Some(1450),
         last_contact: Some(Time::now()),
         problem: Some("too small".into()),
     };
-    hub.set_peers(vec![peer(2), Peer { path, way: Way::Direct, ..peer(3) }]);
-    hub.repaired(RepairKind::Route, "set route 10.244.2.0/24");
-    let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
-    hub.set_refused(vec![refused]);
+    hub.set_peers(vec![peer(2), PeerStatus { path, route: RouteMode::Direct, ..peer(3) }]);
+    hub.record_repair(RepairKind::Route, "set route 10.244.2.0/24");
+    let rejected = RejectedPeerStatus { peer: "x".into(), subnet: None, reason: "no".into() };
+    hub.set_rejected(vec![rejected]);
     let mut shown = hub.status();
-    let then = shown.started;
+    let then = shown.agent.started;
     shown.store.since = then;
-    shown.compare.as_mut().unwrap().at = then;
-    shown.repairs.last[0].at = then;
-    shown.peers[1].path.last_contact = Some(then);
-    shown.lease_until = Some(Time(then.0 + Duration::from_secs(86_400)));
+    shown.kernel.comparison.as_mut().unwrap().at = then;
+    shown.kernel.repairs.last[0].at = then;
+    shown.peers.list[1].path.last_contact = Some(then);
+    shown.membership.lease_until = Some(Time(then.0 + Duration::from_secs(86_400)));
     let expected = "\
 blue: ready
   warning: x is not served: no
@@ -74,7 +77,7 @@ etcd   yes, for 100 s  0       100 s ago, took 3.00 ms  1        100 s
 
 PEER           SUBNETS        ADDRESS    BACKEND  WAY      PATH MTU  LAST CONTACT  PROBLEM
 10.244.3.0-24  10.244.3.0/24  192.0.2.3  vxlan    direct   1450      100 s ago     too small
-x              -              -          -        refused  -         -             it is refused: no
+x              -              -          -        refused  -         -             refused: no
 10.244.2.0-24  10.244.2.0/24  192.0.2.2  vxlan    tunnel   -         -             -
 
 REPAIRED  WHEN       WHAT
