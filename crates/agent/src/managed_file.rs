@@ -126,6 +126,14 @@ pub(crate) async fn write_in_background(path: PathBuf, text: String, is_secret: 
     }
 }
 
+/// Reads state of the agent on another thread, so that a slow disk does not delay other controllers.
+/// Returns `None` if `read` panicked.
+pub(crate) async fn in_background<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    spawn_blocking(read).await.ok()
+}
+
 /// Removes a file. Returns `false` if it does not exist.
 pub fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {

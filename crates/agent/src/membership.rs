@@ -6,7 +6,7 @@
 mod attributes;
 mod cache;
 mod configuration;
-mod saved_lease;
+mod saved_state;
 mod state;
 pub(crate) mod underlay;
 
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use kernel::IfIndex;
 use kernel::wireguard::PrivateKey;
-use overlay::Prefixes;
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
 use overlay::plan::{self, Network};
@@ -29,12 +28,13 @@ use tokio::time::{sleep, sleep_until, timeout};
 pub(crate) use self::attributes::leases;
 pub(crate) use self::cache::view_file;
 pub(crate) use self::configuration::Evaluated;
-pub(crate) use self::saved_lease::lease_file;
+pub(crate) use self::saved_state::lease_file;
 pub(crate) use self::state::JoinError;
 
 use self::attributes::{Source, needs_wireguard, wireguard_keys};
 use self::cache::Cache;
 use self::configuration::Evaluator;
+use self::saved_state::SavedState;
 use self::state::{Action, Event, OwnLease, Retry, State};
 use crate::dataplane::routes::RoutesDataplane;
 use crate::extension;
@@ -43,8 +43,7 @@ use crate::lease::{
     HeldLease, LeaseBackend, LeasePreview, LeaseRequest, NodeRecord, NodeRecordState, OwnNode,
     PeerEvents, PeerWatch, Renewal, Snapshot, StoreItem,
 };
-use crate::node_files::subnet_env;
-use crate::overlay::previous_backend::Backends;
+use crate::managed_file::in_background;
 use crate::settings::Settings;
 use crate::status::{ConditionKind, StatusHub};
 use crate::supervisor::{Failure, Heartbeat};
@@ -121,6 +120,7 @@ pub(crate) struct Prepared {
     attributes: Attributes,
     wireguard_key: Option<PrivateKey>,
     pub items: Vec<StoreItem>,
+    saved: SavedState,
 }
 
 /// What joining would do.
@@ -359,7 +359,7 @@ impl Membership {
 
     async fn save_lease(&self) {
         if let Some(held) = &self.node.held {
-            saved_lease::save(&self.settings, held).await;
+            saved_state::save_lease(&self.settings, held).await;
         }
     }
 
@@ -378,12 +378,16 @@ impl Membership {
     }
 
     async fn evaluator(&self) -> Evaluator<'_> {
-        let facts = underlay::observe_in_background(&self.settings, &self.node.own).await;
+        let (facts, saved) = tokio::join!(
+            underlay::observe(&self.settings, &self.node.own),
+            SavedState::read_in_background(&self.settings),
+        );
         Evaluator {
             settings: &self.settings,
             leases: &*self.leases,
             own: &self.node.own,
             facts,
+            saved,
             interface: self.node.interface,
             held: self.node.held.as_ref(),
             effective: self.node.effective.as_ref(),
@@ -392,7 +396,8 @@ impl Membership {
 
     /// Checks the stored configuration. Reports one that this node cannot use.
     async fn check_config(&mut self, items: &[StoreItem]) -> Option<Event> {
-        let stored = configuration::stored(&*self.leases, items, self.node.effective.is_some());
+        let has_effective = self.node.effective.is_some();
+        let stored = configuration::stored(&*self.leases, items, has_effective).await;
         let effective = &self.current.as_ref()?.joined.conf_text;
         let present = stored.as_ref().ok().cloned();
         let rejected = if present.as_ref() == Some(effective) {
@@ -466,9 +471,9 @@ impl Membership {
     /// Joins with the store, or with the last known state if the store does not answer: packets need no
     /// store. Returns whether the last known state was used.
     async fn try_join(&mut self) -> Result<bool, JoinError> {
-        let patience = if self.has_cached_state() { STORE_TIMEOUT } else { Duration::MAX };
+        let patience = if self.has_cached_state().await { STORE_TIMEOUT } else { Duration::MAX };
         let Ok(listed) = timeout(patience, self.snapshot_with_config()).await else {
-            return match self.last_known() {
+            return match self.last_known().await {
                 Some(last) => {
                     let kind = self.settings.store.name();
                     let seconds = STORE_TIMEOUT.as_secs();
@@ -488,7 +493,7 @@ impl Membership {
         let Err(error @ JoinError { retry: Retry::OnStoreReachable, .. }) = joined else {
             return joined;
         };
-        match self.last_known() {
+        match self.last_known().await {
             Some(last) => self.join_from_cache(last, error.reason).await,
             None => {
                 if self.node.effective.is_some() && self.node.held.is_none() {
@@ -532,8 +537,10 @@ impl Membership {
     /// Chooses configuration and underlay, and computes the attributes.
     async fn look_up(&mut self, snapshot: &Snapshot) -> Result<Prepared, JoinError> {
         self.node.own = self.leases.own_node()?;
-        let evaluated = self.evaluator().await.choose(snapshot)?;
-        let prepared = self.prepare(snapshot, evaluated).await?;
+        let evaluator = self.evaluator().await;
+        let evaluated = evaluator.choose(snapshot).await?;
+        let saved = evaluator.saved;
+        let prepared = self.prepare(snapshot, evaluated, saved).await?;
         let chosen = &prepared.evaluated.underlay;
         self.node.interface = Some(chosen.index);
         self.hub.clear_problem(ConditionKind::Underlay);
@@ -544,21 +551,21 @@ impl Membership {
         &mut self,
         snapshot: &Snapshot,
         evaluated: Evaluated,
+        saved: SavedState,
     ) -> Result<Prepared, JoinError> {
         let conf = &evaluated.conf;
         // Peers may still use the previous backend.
-        let wireguard =
-            match needs_wireguard(conf) || Backends::read(&self.settings).have_wireguard() {
-                true => Some(wireguard_keys(&self.settings, &self.routes).await?),
-                false => None,
-            };
+        let wireguard = match needs_wireguard(conf) || saved.needs_wireguard {
+            true => Some(wireguard_keys(&self.settings, &self.routes).await?),
+            false => None,
+        };
         if self.node.extension_output.is_none() && !self.settings.mode.dry_run {
             let output = extension::before_start(conf).await;
             let failed = |reason| JoinError::new(ConditionKind::Config, reason);
             self.node.extension_output = output.map_err(failed)?;
         }
         let held = self.node.held.clone();
-        let held = held.or_else(|| saved_lease::read(&self.settings, &*self.leases));
+        let held = held.or_else(|| saved.lease(&*self.leases));
         let source = Source {
             own: &self.node.own,
             identity: self.leases.node_name().unwrap_or(&self.node.identity),
@@ -569,7 +576,8 @@ impl Membership {
         };
         let attributes = source.attributes(&evaluated)?;
         let wireguard_key = wireguard.map(|keys| keys.private);
-        Ok(Prepared { evaluated, attributes, wireguard_key, items: snapshot.items.clone() })
+        let items = snapshot.items.clone();
+        Ok(Prepared { evaluated, attributes, wireguard_key, items, saved })
     }
 
     /// Takes the held lease, perhaps with new attributes; else the lease of the last run; else a free one.
@@ -579,7 +587,7 @@ impl Membership {
             Some(held) => self.leases.renew_with(held, &request).await?,
             None => None,
         };
-        if let (None, Some(held)) = (&kept, saved_lease::read(&self.settings, &*self.leases)) {
+        if let (None, Some(held)) = (&kept, prepared.saved.lease(&*self.leases)) {
             kept = self.leases.renew_with(&held, &request).await?;
         }
         match kept {
@@ -599,7 +607,7 @@ impl Membership {
         LeaseRequest {
             pools: &prepared.evaluated.pools,
             attributes: &prepared.attributes,
-            previous: previous_subnets(&self.settings),
+            previous: prepared.saved.subnets,
             random: random(),
         }
     }
@@ -646,7 +654,9 @@ impl Membership {
     async fn snapshot_with_config(&mut self) -> Result<Snapshot, JoinError> {
         let snapshot = self.snapshot().await?;
         let Some(option) = self.settings.network.config.clone() else { return Ok(snapshot) };
-        if !configuration::is_missing(&*self.leases, &snapshot) || self.node.effective.is_some() {
+        if self.node.effective.is_some()
+            || !configuration::is_missing(&*self.leases, &snapshot).await
+        {
             return Ok(snapshot);
         }
         // A configuration that this node cannot use is not stored for others.
@@ -697,40 +707,33 @@ impl Membership {
         self.node.has_name = true;
     }
 
-    fn has_cached_state(&self) -> bool {
-        self.node.held.is_some() || view_file(&self.settings).exists()
+    async fn has_cached_state(&self) -> bool {
+        let file = view_file(&self.settings);
+        self.node.held.is_some() || in_background(move || file.exists()).await.unwrap_or(false)
     }
 
     /// Returns the last known state, if the node can continue with it: its lease has not expired and fits
     /// the network.
-    fn last_known(&mut self) -> Option<Snapshot> {
+    async fn last_known(&mut self) -> Option<Snapshot> {
         if self.node.effective.is_none() && self.node.held.is_none() {
-            self.load_cache();
+            self.load_cache().await;
         }
         let (last, held) = (self.leases.last_known()?, self.node.held.as_ref()?);
         if !self.cache.is_lease_valid(held) {
             return None;
         }
-        let evaluator = Evaluator {
-            settings: &self.settings,
-            leases: &*self.leases,
-            own: &self.node.own,
-            facts: underlay::observe(&self.settings, &self.node.own),
-            interface: self.node.interface,
-            held: Some(held),
-            effective: self.node.effective.as_ref(),
-        };
-        let is_foreign = evaluator
-            .choose(&last)
-            .is_ok_and(|one| !self.leases.may_keep(&one.pools, &held.lease.subnets));
+        let chosen = self.evaluator().await.choose(&last).await;
+        let is_foreign =
+            chosen.is_ok_and(|one| !self.leases.may_keep(&one.pools, &held.lease.subnets));
         (!is_foreign).then_some(last)
     }
 
-    fn load_cache(&mut self) {
-        if !self.cache.load(&self.settings, &*self.leases) {
+    async fn load_cache(&mut self) {
+        if !self.cache.load(&self.settings, &*self.leases).await {
             return;
         }
-        let Some(held) = saved_lease::read(&self.settings, &*self.leases) else { return };
+        let saved = SavedState::read_in_background(&self.settings).await;
+        let Some(held) = saved.lease(&*self.leases) else { return };
         if !self.node.has_name {
             self.set_name(&held.name.clone());
         }
@@ -740,17 +743,19 @@ impl Membership {
     /// Returns what joining would do, without a change.
     pub(crate) async fn preview(&mut self) -> Result<JoinPreview, JoinError> {
         let snapshot = self.snapshot().await?;
-        let is_missing = configuration::is_missing(&*self.leases, &snapshot);
+        let is_missing = configuration::is_missing(&*self.leases, &snapshot).await;
         let option = self.settings.network.config.clone().filter(|_| is_missing);
         let stores_config = option.is_some();
         let text = match option {
             Some(option) => option,
-            None => configuration::stored(&*self.leases, &snapshot.items, false)?,
+            None => configuration::stored(&*self.leases, &snapshot.items, false).await?,
         };
         self.node.own = self.leases.own_node()?;
-        let evaluated = self.evaluator().await.evaluate(text)?;
-        let prepared = self.prepare(&snapshot, evaluated).await?;
-        let saved = saved_lease::read(&self.settings, &*self.leases).map(|held| held.lease);
+        let evaluator = self.evaluator().await;
+        let evaluated = evaluator.evaluate(text)?;
+        let saved = evaluator.saved;
+        let prepared = self.prepare(&snapshot, evaluated, saved).await?;
+        let saved = prepared.saved.lease(&*self.leases).map(|held| held.lease);
         let request = LeaseRequest { random: 0, ..self.request(&prepared) };
         let lease = self.leases.preview(saved, &request)?;
         Ok(JoinPreview { stores_config, prepared, lease })
@@ -775,15 +780,6 @@ fn identity(settings: &Settings) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let name = settings.node.name.as_deref().unwrap_or_default();
     format!("{name} {}", machine.trim())
-}
-
-/// The subnets that this node had when an agent, or flanneld, last ran here.
-fn previous_subnets(settings: &Settings) -> Option<Prefixes> {
-    let read = subnet_env::read(&settings.files.subnet_env);
-    let env = read.inspect_err(
-        |error| tracing::warn!(error = %ErrorChain(error), "ignoring unreadable subnet file"),
-    );
-    Prefixes::of(env.ok()??.subnets)
 }
 
 fn random() -> u64 {

@@ -19,10 +19,11 @@ pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
 
 /// Checks that this machine could join the network. A machine without a suitable interface is no node, and may replace
 /// the configuration all the same.
-fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
+async fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
     let conf = NetConf::parse(text)?;
     let (own_node, published) = (OwnNode::default(), Addresses::default());
     let chosen = underlay::observe(settings, &own_node)
+        .await
         .and_then(|facts| underlay::choose(settings, &own_node, &conf, &facts, None, published));
     let Ok(underlay) = chosen else { return Ok(()) };
     let own = Addresses { v4: underlay.local_v4, v6: underlay.local_v6 };
@@ -34,10 +35,10 @@ fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
 pub async fn replace(settings: &Settings) -> Result<String, Error> {
     let text = settings.network.config.as_ref().map_or("", |text| text.expose());
     check(text)?;
-    check_here(settings, text)?;
+    check_here(settings, text).await?;
     let leases = lease::open(settings).await?;
     let location = leases.config_location();
-    let stored = leases.config(&leases.list().await?.items);
+    let stored = leases.config(&leases.list().await?.items).await;
     if stored.is_ok_and(|stored| stored.as_deref() == Some(text)) {
         return Ok(format!("{location} has this configuration already"));
     }

@@ -109,6 +109,8 @@ async fn add_controllers(
             other => drop(reported.send(other)),
         })?;
     let routes = Arc::new(routes);
+    let faulty = Arc::clone(&routes);
+    supervisor.add_fault_target("routes", move |_| faulty.inject_panic());
     let (nft, repairs) = nft::start(&settings.node.owner, every)?;
 
     let (to_overlay, messages) = unbounded_channel();

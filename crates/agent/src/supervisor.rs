@@ -183,19 +183,22 @@ impl fmt::Display for Exit {
     }
 }
 
+/// Takes injected faults.
+type Target = Box<dyn Fn(Fault)>;
+
 /// Starts and restarts controllers.
 pub(crate) struct Supervisor {
     tasks: LocalSet,
     timing: Timing,
     hub: StatusHub,
     faults: Option<Faults>,
-    /// Where each controller waits for injected faults. Empty without an injector.
-    injections: RefCell<HashMap<&'static str, UnboundedSender<Fault>>>,
+    /// What a fault can be injected into, by name. Empty without an injector.
+    targets: RefCell<HashMap<&'static str, Target>>,
 }
 
 impl Supervisor {
     pub(crate) fn new(hub: &StatusHub, timing: Timing, faults: Option<Faults>) -> Supervisor {
-        let (tasks, injections) = (LocalSet::new(), RefCell::default());
+        let (tasks, targets) = (LocalSet::new(), RefCell::default());
         let shown = hub.clone();
         // Of the thread that all controllers share. It also beats while the store opens.
         tasks.spawn_local(async move {
@@ -205,7 +208,7 @@ impl Supervisor {
                 shown.heartbeat();
             }
         });
-        Supervisor { tasks, timing, hub: hub.clone(), faults, injections }
+        Supervisor { tasks, timing, hub: hub.clone(), faults, targets }
     }
 
     /// Adds a controller. It is called again after each failure, so what it captures must survive a failure.
@@ -216,11 +219,21 @@ impl Supervisor {
     ) {
         let injected = self.faults.as_ref().map(|_| {
             let (sender, receiver) = unbounded_channel();
-            self.injections.borrow_mut().insert(name, sender);
+            // The receiver is gone once the controller has finished.
+            self.add_fault_target(name, move |fault| {
+                let _ = sender.send(fault);
+            });
             receiver
         });
         let (timing, hub) = (self.timing, self.hub.clone());
         self.tasks.spawn_local(supervise(name, controller, timing, hub, injected));
+    }
+
+    /// Lets tests inject faults into something that is not a controller, such as a thread.
+    pub(crate) fn add_fault_target(&self, name: &'static str, target: impl Fn(Fault) + 'static) {
+        if self.faults.is_some() {
+            self.targets.borrow_mut().insert(name, Box::new(target));
+        }
     }
 
     /// Runs the controllers while something else runs.
@@ -230,8 +243,8 @@ impl Supervisor {
 
     /// Runs the controllers until this is dropped.
     pub(crate) async fn run(self) -> Infallible {
-        let Supervisor { tasks, mut faults, injections, .. } = self;
-        let injections = injections.into_inner();
+        let Supervisor { tasks, mut faults, targets, .. } = self;
+        let targets = targets.into_inner();
         let forward = async {
             loop {
                 let Some(faults) = &mut faults else {
@@ -242,9 +255,10 @@ impl Supervisor {
                     pending::<()>().await;
                     continue;
                 };
-                let target = injections.get(name.as_str());
-                assert!(target.is_some(), "no controller {name}");
-                let _ = target.map(|target| target.send(fault));
+                let Some(target) = targets.get(name.as_str()) else {
+                    panic!("no controller or thread {name}");
+                };
+                target(fault);
             }
         };
         tasks.run_until(forward).await
@@ -346,9 +360,8 @@ mod tests {
     /// Runs a controller that counts its starts, with a fault, beside one that counts its heartbeats.
     async fn starts_after(fault: Fault, wanted: u32) -> (String, u64) {
         let hub = StatusHub::new("node", "etcd");
-        let timing = Timing { heartbeat_timeout: Duration::from_secs(2), ..Timing::default() };
         let (injector, faults) = FaultInjector::channel();
-        let supervisor = Supervisor::new(&hub, timing, Some(faults));
+        let supervisor = Supervisor::new(&hub, Timing::default(), Some(faults));
         let (starts, other) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let (counted, beats) = (starts.clone(), other.clone());
         supervisor.add("faulty", async move |heartbeat| {
@@ -365,17 +378,21 @@ mod tests {
                 beats.set(beats.get() + 1);
             }
         });
-        let mut failure = String::new();
+        let failure = RefCell::new(String::new());
+        let is_failed = || {
+            let shown = hub.summary().controllers.remove("faulty").and_then(|one| one.failure);
+            shown.inspect(|reason| reason.clone_into(&mut failure.borrow_mut())).is_some()
+        };
         let watch = async {
-            injector.inject("faulty", fault);
-            while starts.get() < wanted {
+            // A fault that comes before the first poll would prevent the first start.
+            while starts.get() == 0 {
                 sleep(Duration::from_millis(100)).await;
-                let shown = hub.summary().controllers;
-                if let Some(reason) = shown.get("faulty").and_then(|one| one.failure.clone()) {
-                    failure = reason;
-                }
             }
-            sleep(Duration::from_secs(1)).await;
+            injector.inject("faulty", fault);
+            while starts.get() < wanted || is_failed() {
+                sleep(Duration::from_millis(100)).await;
+                is_failed();
+            }
         };
         tokio::select! {
             never = supervisor.run() => match never {},
@@ -385,7 +402,7 @@ mod tests {
         assert_eq!(shown["faulty"].failure, None, "running again");
         assert_eq!(shown["other"].restarts, 0);
         assert!(other.get() > 0);
-        (failure, shown["faulty"].restarts)
+        (failure.into_inner(), shown["faulty"].restarts)
     }
 
     #[tokio::test(start_paused = true)]

@@ -107,13 +107,22 @@ impl<P: Plane> Dataplane<P> {
             // The caller may have stopped waiting.
             let _ = answer.send(command(state));
         });
-        {
-            let running = self.lock();
-            let commands = running.commands.as_ref().ok_or(Stopped(P::NAME))?;
-            commands.send(command).map_err(|_| Stopped(P::NAME))?;
-            running.waker.wake();
-        }
+        self.send(command)?;
         answered.await.map_err(|_| Stopped(P::NAME))
+    }
+
+    /// Makes the thread panic. For tests.
+    pub(crate) fn inject_panic(&self) {
+        // A thread that has ended needs no further panic.
+        let _ = self.send(Box::new(|_| panic!("injected panic")));
+    }
+
+    fn send(&self, command: Command<P>) -> Result<(), Stopped> {
+        let running = self.lock();
+        let commands = running.commands.as_ref().ok_or(Stopped(P::NAME))?;
+        commands.send(command).map_err(|_| Stopped(P::NAME))?;
+        running.waker.wake();
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Running<P>> {

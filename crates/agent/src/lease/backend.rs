@@ -34,7 +34,7 @@ pub trait LeaseBackend: fmt::Debug + Send + Sync {
     fn config_location(&self) -> ConfigLocation;
 
     /// Returns the network configuration, or `None` if there is none. `items` are the items of a list or a change.
-    fn config(&self, items: &[StoreItem]) -> io::Result<Option<String>>;
+    fn config<'a>(&'a self, items: &'a [StoreItem]) -> BoxFuture<'a, io::Result<Option<String>>>;
 
     /// Stores the configuration if there is none. Returns `false` if there is one, or if it is not stored here.
     fn create_config_if_absent<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Result<bool, Error>>;

@@ -240,13 +240,13 @@ impl LeaseBackend for KeyValueLeases {
         ConfigLocation::Key(self.keys.config())
     }
 
-    fn config(&self, items: &[StoreItem]) -> io::Result<Option<String>> {
+    fn config<'a>(&'a self, items: &'a [StoreItem]) -> BoxFuture<'a, io::Result<Option<String>>> {
         let config = items.iter().find_map(|item| match item {
             StoreItem::Config(text) => text.clone().map(Ok),
             StoreItem::ConfigRejected(reason) => Some(Err(io::Error::other(reason.clone()))),
             StoreItem::Node(_) => None,
         });
-        config.transpose()
+        Box::pin(std::future::ready(config.transpose()))
     }
 
     fn create_config_if_absent<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Result<bool, Error>> {

@@ -21,7 +21,7 @@ use super::{
     LeaseOrigin, LeasePreview, LeaseRequest, NodeRecord, NodeRecordState, OwnNode, PeerEvents,
     PeerSource, Renewal, Snapshot, StoreItem, saved_text,
 };
-use crate::managed_file;
+use crate::managed_file::{self, in_background};
 
 /// Attempts to annotate this node. The node changes in between only when kubelet reports its status.
 const ATTEMPTS: usize = 100;
@@ -235,8 +235,12 @@ impl LeaseBackend for KubernetesLeases {
         ConfigLocation::File(self.net_config.clone())
     }
 
-    fn config(&self, _items: &[StoreItem]) -> io::Result<Option<String>> {
-        managed_file::read(&self.net_config)
+    fn config<'a>(&'a self, _items: &'a [StoreItem]) -> BoxFuture<'a, io::Result<Option<String>>> {
+        let file = self.net_config.clone();
+        Box::pin(async move {
+            let read = in_background(move || managed_file::read(&file)).await;
+            read.unwrap_or_else(|| Err(io::Error::other("reading panicked")))
+        })
     }
 
     fn create_config_if_absent<'a>(&'a self, _text: &'a str) -> BoxFuture<'a, Result<bool, Error>> {

@@ -88,13 +88,16 @@ impl Cache {
 
     /// Fills the backend's mirror from the file of an earlier process. Returns whether the file has a valid
     /// lease of this store.
-    pub(super) fn load(&mut self, settings: &Settings, leases: &dyn LeaseBackend) -> bool {
+    pub(super) async fn load(&mut self, settings: &Settings, leases: &dyn LeaseBackend) -> bool {
         let file = view_file(settings);
-        let read = managed_file::read_at_most(&file, MAX_SIZE).unwrap_or_else(|error| {
-            tracing::warn!(%error, file = %file.display(), "ignoring unreadable cache");
-            None
-        });
-        let view = read.and_then(|text| serde_json::from_str::<View>(&text).ok());
+        let read = move || {
+            let read = managed_file::read_at_most(&file, MAX_SIZE).unwrap_or_else(|error| {
+                tracing::warn!(%error, file = %file.display(), "ignoring unreadable cache");
+                None
+            });
+            read.and_then(|text| serde_json::from_str::<View>(&text).ok())
+        };
+        let view = managed_file::in_background(read).await.flatten();
         let Some(view) = view.filter(|view| view.store == store_name(settings, leases)) else {
             return false;
         };

@@ -8,8 +8,9 @@ use overlay::netconf::{NetConf, Pool, RawNetConf, unknown_keys};
 use overlay::{Addresses, PerFamily, plan};
 use text::Secret;
 
+use super::saved_state::SavedState;
 use super::state::JoinError;
-use super::{attributes, saved_lease, underlay};
+use super::{attributes, underlay};
 use crate::extension;
 use crate::lease::{ConfigLocation, HeldLease, LeaseBackend, OwnNode, Snapshot, StoreItem};
 use crate::settings::Settings;
@@ -40,6 +41,7 @@ pub(super) struct Evaluator<'a> {
     pub leases: &'a dyn LeaseBackend,
     pub own: &'a OwnNode,
     pub facts: Result<Facts, String>,
+    pub saved: SavedState,
     /// The interface that is in use.
     pub interface: Option<IfIndex>,
     pub held: Option<&'a HeldLease>,
@@ -49,8 +51,9 @@ pub(super) struct Evaluator<'a> {
 
 impl Evaluator<'_> {
     /// Returns the stored configuration, or the previous one if the stored one cannot be used.
-    pub(super) fn choose(&self, snapshot: &Snapshot) -> Result<Evaluated, JoinError> {
-        let stored = stored(self.leases, &snapshot.items, self.effective.is_some());
+    pub(super) async fn choose(&self, snapshot: &Snapshot) -> Result<Evaluated, JoinError> {
+        let has_effective = self.effective.is_some();
+        let stored = stored(self.leases, &snapshot.items, has_effective).await;
         let present = stored.as_ref().ok().cloned();
         let is_new = present.as_ref() != self.effective;
         let usable = stored.and_then(|text| self.evaluate(text));
@@ -96,7 +99,7 @@ impl Evaluator<'_> {
 
     /// Checks whether this node has a subnet in such a network, or can get one.
     fn check_capacity(&self, evaluated: &Evaluated) -> Result<(), JoinError> {
-        let held = self.held.cloned().or_else(|| saved_lease::read(self.settings, self.leases));
+        let held = self.held.cloned().or_else(|| self.saved.lease(self.leases));
         let fits = |held: HeldLease| self.leases.may_keep(&evaluated.pools, &held.lease.subnets);
         if held.is_some_and(fits) {
             return Ok(());
@@ -107,14 +110,14 @@ impl Evaluator<'_> {
 }
 
 /// Returns the stored configuration as it was written.
-pub(super) fn stored(
+pub(super) async fn stored(
     leases: &dyn LeaseBackend,
     items: &[StoreItem],
     has_effective: bool,
 ) -> Result<Secret, JoinError> {
     let location = leases.config_location();
     let missing = |reason: String| JoinError::new(ConditionKind::Config, reason);
-    match leases.config(items) {
+    match leases.config(items).await {
         Ok(Some(text)) => Ok(Secret::new(text)),
         Ok(None) if location.file().is_some() => {
             Err(missing(format!("the network has no configuration: {location} is not there")))
@@ -132,9 +135,9 @@ pub(super) fn stored(
 
 /// Returns whether the store has no configuration, so that the agent may store one. An unreadable
 /// configuration exists.
-pub(super) fn is_missing(leases: &dyn LeaseBackend, snapshot: &Snapshot) -> bool {
+pub(super) async fn is_missing(leases: &dyn LeaseBackend, snapshot: &Snapshot) -> bool {
     let is_key = matches!(leases.config_location(), ConfigLocation::Key(_));
-    is_key && matches!(leases.config(&snapshot.items), Ok(None))
+    is_key && matches!(leases.config(&snapshot.items).await, Ok(None))
 }
 
 /// Describes why the previous configuration stays in effect.

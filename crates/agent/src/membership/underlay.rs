@@ -11,21 +11,15 @@ use crate::lease::OwnNode;
 use crate::settings::Settings;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
 
-/// Reads interfaces, addresses and default routes.
-pub(crate) fn observe(settings: &Settings, own: &OwnNode) -> Result<Facts, String> {
-    Netlink::open()
-        .and_then(|nl| Facts::read(&nl, settings.underlay.can_reach, own.internal.clone()))
-        .map_err(|error| error.to_string())
-}
-
-/// [`observe`] on another thread, because a node may have thousands of interfaces.
-pub(super) async fn observe_in_background(
-    settings: &Settings,
-    own: &OwnNode,
-) -> Result<Facts, String> {
-    let (settings, own) = (settings.clone(), own.clone());
-    let observed = spawn_blocking(move || observe(&settings, &own)).await;
-    observed.unwrap_or_else(|error| Err(error.to_string()))
+/// Reads interfaces, addresses and default routes on another thread, because a node may have thousands of
+/// interfaces.
+pub(crate) async fn observe(settings: &Settings, own: &OwnNode) -> Result<Facts, String> {
+    let (can_reach, internal) = (settings.underlay.can_reach, own.internal.clone());
+    let read = move || Facts::read(&Netlink::open()?, can_reach, internal);
+    match spawn_blocking(read).await {
+        Ok(facts) => facts.map_err(|error: kernel::Error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Chooses the interface. `before` is the interface that is in use, and `published` are the addresses

@@ -11,6 +11,7 @@ mod conflicts;
 mod dry_run;
 mod etcd_faults;
 mod extension;
+mod faults;
 mod flannel_takeover;
 mod kubernetes;
 mod managed_files;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use agent::settings::{self, Command, Invocation, Settings};
 use agent::status::{RepairKind, Status, StatusHub};
+use agent::supervisor::{FaultInjector, Faults, Timing};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
@@ -96,7 +98,18 @@ impl Agent {
 
     /// Starts an agent with these flags and variables.
     pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
-        let settings = settings(Command::Agent, flags, vars);
+        Self::launch(settings(Command::Agent, flags, vars), node, Timing::default(), None)
+    }
+
+    /// Starts an agent into which faults can be injected.
+    pub fn start_faulty(node: &Node, store: &Store, timing: Timing) -> (Agent, FaultInjector) {
+        let flags = [node.flags(), store.0.clone()].concat();
+        let (injector, faults) = FaultInjector::channel();
+        let settings = settings(Command::Agent, &flags, &[]);
+        (Self::launch(settings, node, timing, Some(faults)), injector)
+    }
+
+    fn launch(settings: Settings, node: &Node, timing: Timing, faults: Option<Faults>) -> Agent {
         let hub = StatusHub::new(format!("node-{}", node.number()), settings.store.name());
         let (stop, stopped) = oneshot::channel();
         let (shown, netns) = (hub.clone(), Netns::open(node.ns.path()).unwrap());
@@ -106,7 +119,9 @@ impl Agent {
                     let mut runtime = tokio::runtime::Builder::new_current_thread();
                     runtime.enable_all().build().unwrap().block_on(async {
                         tokio::select! {
-                            ended = agent::run::run(settings, shown) => panic!("{ended:?}"),
+                            ended = agent::run::run_with(settings, shown, timing, faults) => {
+                                panic!("{ended:?}")
+                            }
                             _ = stopped => {}
                         }
                     });

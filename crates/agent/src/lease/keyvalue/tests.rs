@@ -246,7 +246,7 @@ fn cache_restores_the_mirror() {
         restarted.import_cache(cached.clone());
         assert_eq!(restarted.export_cache(), Some(cached));
         let known = restarted.last_known().unwrap();
-        assert_eq!(restarted.config(&known.items).unwrap().as_deref(), Some(SMALL));
+        assert_eq!(restarted.config(&known.items).await.unwrap().as_deref(), Some(SMALL));
     });
 }
 
