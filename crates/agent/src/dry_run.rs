@@ -11,12 +11,11 @@ use overlay::lease::Lease;
 use overlay::netconf::{NetConf, Pool};
 use overlay::plan::Network;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::unbounded_channel;
 
 use crate::dataplane::nft::{Rules, RulesConf};
 use crate::dataplane::routes::{self, RoutesDataplane};
 use crate::lease::{LeaseBackend, LeaseOrigin, LeasePreview, saved_text};
-use crate::membership::{self, JoinError, JoinPreview, Membership, Prepared, leases, underlay};
+use crate::membership::{self, JoinError, JoinPreview, Joiner, Prepared, leases, underlay};
 use crate::node_files::cni_conf::{self, CniConf};
 use crate::node_files::{self, bridge};
 use crate::overlay::previous_backend::Backends;
@@ -52,11 +51,9 @@ pub async fn dry_run(settings: Settings, hub: StatusHub) -> Result<Vec<String>, 
     let every = settings.checks.compare_interval;
     let (routes, _) = routes::start(reconciler_options(&settings), every).map_err(Error::from)?;
     let routes = Arc::new(routes);
-    let (overlay, _messages) = unbounded_channel();
     let underlay_changed = Arc::new(Notify::new());
-    let mut membership =
-        Membership::new(&settings, &hub, &leases, &routes, &underlay_changed, overlay);
-    let preview = membership.preview().await?;
+    let mut joiner = Joiner::new(&settings, &hub, &leases, &routes, &underlay_changed);
+    let preview = joiner.preview().await?;
     Preview { settings: &settings, leases: &*leases, routes: &routes }.lines(&preview).await
 }
 

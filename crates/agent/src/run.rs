@@ -18,7 +18,7 @@ use crate::dataplane::thread::StartError;
 use crate::dataplane::{nft, routes};
 pub use crate::dry_run::{DryRunError, dry_run};
 use crate::extension::ExtensionController;
-use crate::membership::Membership;
+use crate::membership::{Joiner, Membership};
 use crate::multicast::{self, Counters, Multicast};
 use crate::nat::{self, Nat};
 use crate::node_files::cni_conf::CniConf;
@@ -130,8 +130,8 @@ async fn add_controllers(
         false => (multicast::Handle::default(), None),
     };
 
-    let mut membership =
-        Membership::new(&settings, hub, &leases, &routes, &underlay_changed, to_overlay);
+    let joiner = Joiner::new(&settings, hub, &leases, &routes, &underlay_changed);
+    let mut membership = Membership::new(joiner, to_overlay);
     supervisor.add("membership", async move |heartbeat| membership.run(heartbeat).await);
 
     let inputs = Inputs { messages, reports, path_results, extension_failures };
