@@ -6,6 +6,7 @@
 //! - [`allocate`] chooses the subnet of a node.
 //! - [`publish`] and [`lease`] produce and parse the data that nodes publish, in flannel's format.
 //! - [`plan`] turns the leases of all nodes into the [`desired`] state of one node's kernel.
+//! - [`routed`] does the same for routed pods: blocks of addresses from pools instead of a subnet per node.
 //! - [`diff`] compares it with the [`observed`] state, within the limits of [`ownership`].
 
 pub mod allocate;
@@ -20,6 +21,7 @@ pub mod observed;
 pub mod ownership;
 pub mod plan;
 pub mod publish;
+pub mod routed;
 pub mod stale_bridge;
 pub mod subnet_env;
 

@@ -54,15 +54,21 @@ pub enum RejectReason {
     NoData { backend: &'static str },
     #[error("the two nodes have no address family in common")]
     NoCommonUnderlay,
-    #[error("{0} is not on a link of this node, which host-gw requires")]
+    #[error("{0} is not on a link of this node, which a route without encapsulation requires")]
     NotOnLink(IpAddr),
+    #[error("it is not inside any pool")]
+    OutsidePools,
+    #[error("its node has published no address")]
+    UnknownNode,
+    #[error("its node has published no address of its {encapsulation} tunnel")]
+    NoTunnelAddress { encapsulation: &'static str },
     #[error("{backend} carries IPv4 only")]
     Ipv4Only { backend: &'static str },
 }
 
 impl RejectReason {
     /// Returns whether the reason may disappear when another peer changes or leaves.
-    pub(super) fn depends_on_another_peer(&self) -> bool {
+    pub(crate) fn depends_on_another_peer(&self) -> bool {
         matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
     }
 }

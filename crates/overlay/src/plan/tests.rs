@@ -204,7 +204,7 @@ fn host_gw_serves_only_peers_on_a_link() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["46", "46"]);
     assert_eq!(
         rejected(&lab.plan())[0],
-        "10.5.2.0/24 of node-2 is not served: 192.0.2.2 is not on a link of this node, which host-gw requires"
+        "10.5.2.0/24 of node-2 is not served: 192.0.2.2 is not on a link of this node, which a route without encapsulation requires"
     );
     lab.put_on_link();
     let plan = lab.plan();
