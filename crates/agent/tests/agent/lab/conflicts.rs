@@ -61,7 +61,8 @@ fn foreign_device_with_the_same_vni_is_a_conflict() {
         node.sh("ip link add theirs type vxlan id 1 dstport 8472 local 192.168.90.1 dev eth0");
         let agent = Agent::start(&node, &Store::embedded(CONF));
         agent.wait("the reported conflict with its name", |status| {
-            let is_named = |reason: &String| reason.contains("theirs already has VNI 1 and port 8472");
+            let is_named =
+                |reason: &String| reason.contains("theirs already has VNI 1 and port 8472");
             !status.ready && status.reasons.iter().any(is_named)
         });
         node.sh("ip link del theirs");

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -88,6 +89,23 @@ fn prepare_all(world: &World, steps: &[Step]) {
             None => group.iter().for_each(|step| prepare(world, *step)),
         }
     }
+    steps.iter().for_each(|step| wait_for_local_route(world, *step));
+}
+
+/// Waits for the local route of an IPv6 address without duplicate address detection. The kernel adds it
+/// from a work queue, so on a busy machine it would appear in a later step.
+fn wait_for_local_route(world: &World, step: Step) {
+    let (place, line) = match step {
+        Step::Host(line) => (&world.host, line),
+        Step::Pod(line) => (world.pod(1), line),
+        _ => return,
+    };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["addr", "add", address, .., "nodad"] = words[..] else { return };
+    let address = address.split('/').next().unwrap_or(address);
+    testkit::wait_for("the local route of an address", Duration::from_secs(30), || {
+        !place.ip(&["-6", "route", "show", "table", "local", address]).trim().is_empty()
+    });
 }
 
 fn prepare(world: &World, step: Step) {
