@@ -11,7 +11,6 @@ mod saved_state;
 mod state;
 pub(crate) mod underlay;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,7 @@ pub(crate) use self::saved_state::lease_file;
 pub(crate) use self::state::JoinError;
 
 use self::join::Current;
-use self::state::{Action, Event, OwnLease, State};
+use self::state::{Action, Event, OwnLease, Progress, State};
 use crate::file_watcher::{self, FileWatcher};
 use crate::lease::{NodeRecord, NodeRecordState, PeerEvents, PeerWatch, Renewal, StoreItem};
 use crate::status::ConditionKind;
@@ -84,24 +83,14 @@ impl Membership {
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
         self.current = None;
-        let mut state = State::Joining;
-        let mut actions = VecDeque::from([Action::Join]);
+        let mut progress = Progress::joining();
         loop {
             heartbeat.beat();
-            let events = match actions.pop_front() {
+            let events = match progress.next_action() {
                 Some(action) => Vec::from_iter(self.perform(action, heartbeat).await),
-                None => self.next_events(state, heartbeat).await,
+                None => self.next_events(progress.state(), heartbeat).await,
             };
-            for event in events {
-                let (next, more) = state.step(event);
-                actions.extend(more);
-                let is_left = state != next && next == State::Joining;
-                state = next;
-                if is_left {
-                    // Joining reads everything again.
-                    break;
-                }
-            }
+            progress.handle(events);
         }
     }
 

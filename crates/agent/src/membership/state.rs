@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The states of this node's membership in the network, and the transitions between them. Pure.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use store::Revision;
@@ -139,6 +140,44 @@ pub(crate) enum Action {
     Reconnect,
 }
 
+/// A state with the actions that are still to be performed.
+#[derive(Debug)]
+pub(super) struct Progress {
+    state: State,
+    actions: VecDeque<Action>,
+}
+
+impl Progress {
+    /// A node that is about to join.
+    pub(super) fn joining() -> Progress {
+        Progress { state: State::Joining, actions: VecDeque::from([Action::Join]) }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes the next action out of the queue.
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Handles events that came together. Once one of them ends the membership, the others and all queued actions
+    /// are dropped: joining reads everything again, and a late action would concern the next membership.
+    pub(super) fn handle(&mut self, events: Vec<Event>) {
+        for event in events {
+            let (next, more) = self.state.step(event);
+            let is_left = self.state != next && next == State::Joining;
+            self.state = next;
+            if is_left {
+                self.actions = more.into();
+                return;
+            }
+            self.actions.extend(more);
+        }
+    }
+}
+
 impl State {
     /// Returns the next state and the actions, in order.
     pub(crate) fn step(self, event: Event) -> (State, Vec<Action>) {
@@ -156,7 +195,10 @@ impl State {
             }
             (_, Event::JoinFailed(error)) => after_failure(error),
             (_, Event::WaitOver) => (State::Joining, vec![Action::Join]),
-            (State::Cached, Event::StoreAnswered) => rejoin("the store answers again"),
+            (State::Cached, Event::StoreAnswered) => {
+                let (state, actions) = rejoin("the store answers again");
+                (state, [vec![Clear(ConditionKind::Store)], actions].concat())
+            }
             (_, Event::StoreAnswered) => (self, vec![Clear(ConditionKind::Store)]),
             (State::Cached, Event::OwnLease(_)) => (self, Vec::new()),
             (_, Event::OwnLease(own)) => match own {
@@ -243,6 +285,7 @@ mod tests {
         assert_eq!(state.step(Event::OwnLease(OwnLease::Changed)), (State::Cached, Vec::new()));
         let (state, actions) = state.step(Event::StoreAnswered);
         assert_eq!((state, actions.last()), (State::Joining, Some(&Action::Join)));
+        assert_eq!(actions.first(), Some(&Action::Clear(ConditionKind::Store)));
         let cleared = vec![Action::Clear(ConditionKind::Store)];
         assert_eq!(State::Member.step(Event::StoreAnswered), (State::Member, cleared));
         let joined = |from_cache| state.step(Event::Joined { from_cache });
@@ -263,6 +306,32 @@ mod tests {
         );
         let (state, actions) = State::Member.step(Event::RenewalFailed("away".into()));
         assert_eq!((state, actions.last()), (State::Member, Some(&Action::RetryRenewal)));
+    }
+
+    /// The store may report several changes of the lease at once.
+    #[test]
+    fn lost_lease_drops_the_actions_of_its_membership() {
+        let mut progress = Progress { state: State::Member, actions: VecDeque::new() };
+        progress.handle(vec![Event::OwnLease(OwnLease::Changed); 2]);
+        assert_eq!(progress.actions, [Action::Renew, Action::Renew]);
+        assert_eq!(progress.next_action(), Some(Action::Renew));
+        progress.handle(vec![Event::Renewed(Renewal::Lost)]);
+        assert_eq!(progress.state(), State::Joining);
+        let log = Action::LogRestart("the lease was deleted or taken".into());
+        assert_eq!(progress.actions, [Action::ForgetLease, log, Action::Join]);
+    }
+
+    #[test]
+    fn event_after_the_end_of_a_membership_is_dropped() {
+        let mut progress = Progress { state: State::Member, actions: VecDeque::new() };
+        progress.handle(vec![Event::ConfigChanged, Event::OwnLease(OwnLease::Changed)]);
+        assert_eq!((progress.state(), progress.actions.len()), (State::Joining, 2));
+        assert_eq!(progress.actions.back(), Some(&Action::Join));
+        // The end of a wait is no end of a membership.
+        let mut progress = Progress::joining();
+        progress.handle(vec![Event::JoinFailed(JoinError::new(ConditionKind::Lease, "none"))]);
+        assert_eq!(progress.state(), State::Waiting);
+        assert!(progress.actions.len() > 1);
     }
 
     #[test]
