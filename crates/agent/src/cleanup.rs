@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use kernel::nexthop::{self, Nexthop, NexthopFilter};
-use kernel::route::{self, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
+use kernel::route::{self, KIND_BLACKHOLE, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
 use kernel::{Netlink, Request, link};
+use overlay::desired::BLACKHOLE_METRIC;
 use overlay::lease::parse_key;
 use overlay::ownership::{Ownership, PROTOCOL};
 use overlay::stale_bridge;
@@ -23,7 +24,7 @@ use crate::membership::{lease_file, view_file};
 use crate::node_files::{bridge, cni_conf, subnet_env};
 use crate::overlay::previous_backend::backends_file;
 use crate::settings::{NodeSettings, Settings, StoreChoice, saved};
-use crate::{api, blackhole, keys, lease, managed_file, run};
+use crate::{api, keys, lease, managed_file, run};
 
 /// The result of a cleanup. With `--dry-run` nothing was done yet.
 #[derive(Debug, Default, Serialize)]
@@ -49,8 +50,8 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
     let saved_lease = SavedLease::read(settings);
     cleaner.report_damaged_record(&saved_lease);
     if settings.mode.keeps_network {
-        cleaner.remove_rules(&saved_lease)?;
-        cleaner.hand_over_network()?;
+        cleaner.remove_rules()?;
+        cleaner.hand_over_network(&saved_lease)?;
         cleaner.remove_records(&saved_lease);
     } else {
         let is_released = cleaner.release(&saved_lease).await;
@@ -225,27 +226,18 @@ impl Cleaner<'_> {
             outcome.changes.iter().for_each(|change| self.done(change));
             self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
         }
-        self.remove_rules(saved)?;
+        self.remove_rules()?;
+        self.report_blackholes(&Netlink::open()?, saved)?;
         self.report_bridge(saved)
     }
 
-    /// Removes nf_tables rules and blackhole routes.
-    fn remove_rules(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
-        let dry_run = self.settings.mode.dry_run;
+    fn remove_rules(&mut self) -> Result<(), run::Error> {
         let mut rules = Rules::open(&self.settings.node.owner)?;
-        let nl = Netlink::open()?;
+        let dry_run = self.settings.mode.dry_run;
         let rules = if dry_run { rules.preview_removal() } else { rules.remove() };
         rules.changes.iter().for_each(|change| self.done(change));
         self.cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
-        let settle = if dry_run { blackhole::preview } else { blackhole::settle };
-        match settle(&nl, &saved.networks(), &[], false) {
-            Ok(changes) => self.cleaned.done.extend(changes),
-            Err(error) => {
-                let failed = format!("remove blackhole routes of protocol {PROTOCOL}: {error}");
-                self.cleaned.failed.push(failed);
-            }
-        }
-        self.report_blackholes(&nl, saved)
+        Ok(())
     }
 
     /// Reports blackhole routes outside the saved networks of this agent and of other agents with the same state
@@ -258,10 +250,10 @@ impl Cleaner<'_> {
             known.extend(SavedLease::read(&others).subnets);
         }
         let is_known = |dst: &IpNet| known.iter().any(|network| network.contains(dst));
-        for dst in blackhole::of_agents(nl)?.iter().filter(|dst| !is_known(dst)) {
+        let filter = RouteFilter { kind: Some(KIND_BLACKHOLE), ..AGENTS_ROUTES };
+        for Route { dst, .. } in route::list(nl, filter)?.iter().filter(|one| !is_known(&one.dst)) {
             self.cleaned.left.push(format!(
-                "blackhole {dst}, which may belong to another agent: ip route delete blackhole {dst} metric {}",
-                blackhole::METRIC
+                "blackhole {dst}, which may belong to another agent: ip route delete blackhole {dst} metric {BLACKHOLE_METRIC}"
             ));
         }
         Ok(())
@@ -280,9 +272,10 @@ impl Cleaner<'_> {
 
     /// Removes the owner tag from devices, and our protocol number and next-hop objects from routes. flanneld removes
     /// a route by its gateway, and the kernel does not match a route with a next-hop object that way.
-    fn hand_over_network(&mut self) -> Result<(), run::Error> {
+    fn hand_over_network(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
         let nl = Netlink::open()?;
-        for Step { description, request } in hand_over_steps(&nl, &self.settings.node.owner)? {
+        let steps = hand_over_steps(&nl, &self.settings.node.owner, &saved.networks())?;
+        for Step { description, request } in steps {
             let done = if self.settings.mode.dry_run { Ok(()) } else { nl.apply([request]) };
             match done {
                 Ok(()) => self.done(description),
@@ -292,7 +285,7 @@ impl Cleaner<'_> {
                 }
             }
         }
-        Ok(())
+        self.report_blackholes(&nl, saved)
     }
 
     /// Removes the agent's files. Those that identify a lease stay if the lease was not released, for the next try.
@@ -359,6 +352,15 @@ impl Cleaner<'_> {
     }
 }
 
+/// Routes of all agents on this node.
+const AGENTS_ROUTES: RouteFilter = RouteFilter {
+    table: Some(TABLE_MAIN),
+    protocol: Some(PROTOCOL),
+    family: None,
+    kind: None,
+    oif: None,
+};
+
 /// One change of a handover to flanneld.
 struct Step {
     description: String,
@@ -367,8 +369,17 @@ struct Step {
 
 /// Returns the changes in an order that keeps traffic going: routes leave their next-hop objects before these are
 /// removed, because the kernel removes the routes of a next hop with it.
-fn hand_over_steps(nl: &Netlink, owner: &str) -> kernel::Result<Vec<Step>> {
+fn hand_over_steps(nl: &Netlink, owner: &str, networks: &[IpNet]) -> kernel::Result<Vec<Step>> {
     let mut steps = Vec::new();
+    let routes = route::list(nl, AGENTS_ROUTES)?;
+    // flanneld makes its own, with another metric.
+    let is_own_blackhole = |route: &&Route| {
+        route.kind == KIND_BLACKHOLE && networks.iter().any(|network| network.contains(&route.dst))
+    };
+    for blackhole in routes.iter().filter(is_own_blackhole) {
+        let description = format!("remove route blackhole {}", blackhole.dst);
+        steps.push(Step { description, request: route::remove(blackhole) });
+    }
     for link in link::list(nl)?.iter().filter(|link| link.alias.as_deref() == Some(owner)) {
         let description = format!("leave device {} to flanneld", link.name);
         steps.push(Step { description, request: link::set_alias(link.index, "") });
@@ -381,9 +392,7 @@ fn hand_over_steps(nl: &Netlink, owner: &str) -> kernel::Result<Vec<Step>> {
     };
     let ours: HashMap<u32, &Nexthop> =
         nexthops.iter().map(|one| (one.id, one)).filter(|(id, _)| is_ours(id)).collect();
-    let filter =
-        RouteFilter { table: Some(TABLE_MAIN), protocol: Some(PROTOCOL), ..RouteFilter::default() };
-    for mut route in route::list(nl, filter)? {
+    for mut route in routes {
         if !route.nexthop.is_some_and(|id| ours.contains_key(&id)) {
             continue;
         }

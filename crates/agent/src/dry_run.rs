@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use kernel::Netlink;
 use overlay::backend::Backend;
 use overlay::lease::Lease;
 use overlay::netconf::{NetConf, Pool};
@@ -22,7 +21,7 @@ use crate::overlay::previous_backend::Backends;
 use crate::run::{Error, reconciler_options};
 use crate::settings::{Settings, saved};
 use crate::status::{ConditionKind, StatusHub};
-use crate::{blackhole, extension, keys, lease, managed_file, net_config, owner};
+use crate::{extension, keys, lease, managed_file, net_config, owner};
 
 /// Why there is no preview.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +81,6 @@ impl Preview<'_> {
         let lease = &preview.lease;
         let networks: Vec<IpNet> = conf.networks.iter().collect();
         let subnets: Vec<IpNet> = lease.subnets.iter().collect();
-        lines.extend(self.blackholes(&networks, &subnets)?);
         lines.extend(self.rules(networks, subnets)?);
         let expected = node_files::expected_bridge(self.settings, conf, lease);
         lines.extend(match bridge::preview(&expected) {
@@ -112,6 +110,7 @@ impl Preview<'_> {
         let (conf, underlay) = (evaluated.conf.clone(), underlay::planned(&evaluated.underlay));
         let mut network = Network::new(conf, lease.clone(), underlay, peers)
             .map_err(|error| JoinError::new(ConditionKind::Config, error.to_string()))?;
+        network.set_own_blackholes(self.settings.nat.blackhole);
         Backends::read(self.settings).preview(evaluated.text.expose(), &mut network);
         let run = self.routes.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (diff, network) = run.await.map_err(|error| failed(&error))?;
@@ -120,17 +119,6 @@ impl Preview<'_> {
         let changes = diff.changes.iter().map(ToString::to_string);
         let conflicts = diff.conflicts.iter().map(|conflict| format!("# {conflict}"));
         Ok((changes.chain(conflicts).chain(rejected).collect(), network.plan().pod_mtu))
-    }
-
-    fn blackholes(
-        &self,
-        networks: &[IpNet],
-        subnets: &[IpNet],
-    ) -> Result<Vec<String>, DryRunError> {
-        let desired: &[IpNet] = if self.settings.nat.blackhole { subnets } else { &[] };
-        Netlink::open()
-            .and_then(|nl| blackhole::preview(&nl, networks, desired, true))
-            .map_err(|error| failed(&error))
     }
 
     fn rules(&self, networks: Vec<IpNet>, subnets: Vec<IpNet>) -> Result<Vec<String>, DryRunError> {

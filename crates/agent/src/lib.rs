@@ -4,7 +4,6 @@
 
 pub mod api;
 mod async_fd;
-pub mod blackhole;
 pub mod cleanup;
 pub mod dataplane;
 mod dry_run;

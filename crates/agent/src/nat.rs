@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nat controller: masquerading, forwarding rules and blackhole routes of the network that the
-//! node has joined.
+//! The nat controller: masquerading and forwarding rules of the network that the node has joined.
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use kernel::Netlink;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 
-use crate::blackhole;
 use crate::dataplane::nft::{Change, NftDataplane, Outcome, RulesConf};
-use crate::dataplane::routes::RoutesDataplane;
 use crate::membership::Joined;
 use crate::overlay::Programmed;
 use crate::settings::Settings;
@@ -24,7 +19,7 @@ pub(crate) struct Inputs {
     pub programmed: watch::Receiver<Option<Arc<Programmed>>>,
     /// Outcomes of repairs.
     pub repairs: UnboundedReceiver<Outcome>,
-    /// Forwarding was switched, or a blackhole route was removed.
+    /// Forwarding was switched.
     pub forwarding_changed: Arc<Notify>,
 }
 
@@ -34,7 +29,6 @@ pub(crate) struct Nat {
     settings: Arc<Settings>,
     hub: StatusHub,
     nft: NftDataplane,
-    routes: Arc<RoutesDataplane>,
     inputs: Inputs,
     /// The network, once its rules are set.
     translated: watch::Sender<Option<Arc<Programmed>>>,
@@ -45,12 +39,10 @@ impl Nat {
         settings: &Arc<Settings>,
         hub: &StatusHub,
         nft: NftDataplane,
-        routes: &Arc<RoutesDataplane>,
         inputs: Inputs,
         translated: watch::Sender<Option<Arc<Programmed>>>,
     ) -> Nat {
-        let (settings, hub, routes) = (Arc::clone(settings), hub.clone(), Arc::clone(routes));
-        Nat { settings, hub, nft, routes, inputs, translated }
+        Nat { settings: Arc::clone(settings), hub: hub.clone(), nft, inputs, translated }
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
@@ -76,7 +68,6 @@ impl Nat {
         let Some(programmed) = self.inputs.programmed.borrow_and_update().clone() else {
             return Ok(());
         };
-        self.set_blackholes(&programmed.joined, false).await;
         let conf = rules_conf(&self.settings, &programmed.joined);
         let set = self.nft.run(move |rules| rules.set(&conf)).await;
         let (outcome, taken_over) = set.map_err(|error| error.to_string())?;
@@ -93,36 +84,7 @@ impl Nat {
 
     async fn check_forwarding(&self) -> Result<(), Failure> {
         let checked = self.nft.run(|rules| rules.compare_soon()).await;
-        checked.map_err(|error| error.to_string())?;
-        let programmed = self.inputs.programmed.borrow().clone();
-        if let Some(programmed) = programmed {
-            self.set_blackholes(&programmed.joined, true).await;
-        }
-        Ok(())
-    }
-
-    /// Adds missing blackhole routes, and removes those of earlier subnets and of flannel.
-    async fn set_blackholes(&self, joined: &Joined, is_repair: bool) {
-        let networks: Vec<IpNet> = joined.conf.networks.iter().collect();
-        let subnets = joined.lease.subnets.iter().filter(|_| self.settings.nat.blackhole);
-        let subnets: Vec<IpNet> = subnets.collect();
-        let settle = move || {
-            let nl = Netlink::open()?;
-            blackhole::settle(&nl, &networks, &subnets, true)
-        };
-        match self.routes.run(move |_| settle()).await {
-            Ok(Ok(changes)) => changes.into_iter().for_each(|change| {
-                if is_repair {
-                    tracing::warn!(%change, "kernel state repaired");
-                    self.hub.record_repair(RepairKind::Route, change);
-                } else {
-                    tracing::debug!(%change, "kernel state changed");
-                }
-            }),
-            Ok(Err(error)) => tracing::error!(%error, "change failed"),
-            // The overlay controller restarts the thread.
-            Err(error) => tracing::error!(%error, "change failed"),
-        }
+        checked.map_err(|error| error.to_string())
     }
 
     /// Reports what was changed and what failed; `is_repair` if another program had changed the

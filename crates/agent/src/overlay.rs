@@ -189,6 +189,7 @@ impl Overlay {
             (joined.conf.clone(), joined.lease.clone(), joined.underlay.clone());
         let network = Network::new(conf, lease, underlay, peers);
         let mut network = network.map_err(|error| error.to_string())?;
+        network.set_own_blackholes(self.settings.nat.blackhole);
         let is_kept = self.backends.keep_previous(&mut network);
         // Peers cannot have read a lease that is not in the store.
         let check_previous_at = Some(Instant::now() + PREVIOUS_CHECK_INTERVAL)

@@ -141,7 +141,7 @@ async fn add_controllers(
     supervisor.add("overlay", async move |heartbeat| overlay.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
-    let mut nat = Nat::new(&settings, hub, nft, &routes, inputs, translated);
+    let mut nat = Nat::new(&settings, hub, nft, inputs, translated);
     supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
 
     let mut extension = ExtensionController::new(hub, jobs, failed);

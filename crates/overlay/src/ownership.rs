@@ -34,23 +34,14 @@ pub struct Ownership {
     pub adopted: BTreeSet<IfName>,
     /// Networks of the current and of earlier configurations.
     pub networks: Vec<IpNet>,
-    /// Which blackhole routes in `networks` are removed if they are not desired.
-    pub stale_blackholes: StaleBlackholes,
+    /// Whether undesired blackhole routes of flannel in `networks` are removed, like podwire's. A blackhole
+    /// route does not show which agent made it.
+    pub removes_flannel_blackholes: bool,
     /// Next-hop IDs of this agent. `None` for kernels before 5.3.
     pub nexthops: Option<RangeInclusive<u32>>,
     /// Lowest next-hop ID that is known to be free.
     /// [`ObservedState::nexthops`](crate::observed::ObservedState::nexthops) may lack lower IDs.
     pub first_free_nexthop: u32,
-}
-
-/// Which undesired blackhole routes the agent removes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StaleBlackholes {
-    Keep,
-    /// Removes those of podwire. A blackhole route does not show which agent made it.
-    RemoveOwn,
-    /// Also removes those that flannel makes.
-    RemoveOwnAndFlannel,
 }
 
 impl Ownership {
@@ -69,7 +60,9 @@ impl Ownership {
     /// the owner tag. Routes do so only through their next-hop object; routes without one are
     /// recognized by their destination in one of `networks`.
     pub fn for_cleanup(owner: &str, networks: Vec<IpNet>) -> Self {
-        Self { known_devices: BTreeMap::new(), ..Self::with_vni(owner, 1, networks) }
+        let (known_devices, removes_flannel_blackholes) = (BTreeMap::new(), false);
+        let all = Self::with_vni(owner, 1, networks);
+        Self { known_devices, removes_flannel_blackholes, ..all }
     }
 
     fn with_vni(owner: &str, vni: u32, networks: Vec<IpNet>) -> Self {
@@ -87,7 +80,7 @@ impl Ownership {
             known_devices,
             adopted: BTreeSet::new(),
             networks,
-            stale_blackholes: StaleBlackholes::Keep,
+            removes_flannel_blackholes: true,
             first_free_nexthop: *nexthops.start(),
             nexthops: Some(nexthops),
         }
@@ -115,15 +108,11 @@ impl Ownership {
     /// blackhole routes; no other program has reason to make one inside the network.
     pub(crate) fn is_stale_blackhole(&self, observed: &ObservedRoute) -> bool {
         let dst = observed.route.dst;
-        let is_own = observed.protocol == PROTOCOL;
-        let is_flannel =
+        let is_flannels =
             observed.protocol == PROTOCOL_BOOT && observed.metric == default_metric(dst);
-        self.has_prefix(dst)
-            && match self.stale_blackholes {
-                StaleBlackholes::Keep => false,
-                StaleBlackholes::RemoveOwn => is_own,
-                StaleBlackholes::RemoveOwnAndFlannel => is_own || is_flannel,
-            }
+        let is_removable =
+            observed.protocol == PROTOCOL || (self.removes_flannel_blackholes && is_flannels);
+        is_removable && self.has_prefix(dst)
     }
 
     /// Returns whether a prefix is inside one of the networks.

@@ -6,7 +6,6 @@
 
 mod api;
 mod api_server;
-mod blackhole;
 mod lab;
 mod multicast;
 mod path_check;

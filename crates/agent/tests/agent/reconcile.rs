@@ -2,6 +2,7 @@
 //! The routes dataplane in a network namespace that stands for a node.
 
 mod backends;
+mod blackholes;
 mod events;
 mod node;
 mod peers;

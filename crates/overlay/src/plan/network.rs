@@ -175,6 +175,9 @@ impl Network {
     /// addresses that no pod has while no bridge has a route for the subnet. Such packets would
     /// otherwise leave by the default route and might come back.
     pub fn set_own_blackholes(&mut self, enabled: bool) {
+        if self.has_own_blackholes == enabled {
+            return;
+        }
         let subnets: Vec<IpNet> = self.node().subnets().collect();
         self.has_own_blackholes = enabled;
         for subnet in subnets {

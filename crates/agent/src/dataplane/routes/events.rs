@@ -26,7 +26,6 @@ use overlay::plan::Underlay;
 use super::nexthop_ids::NexthopIds;
 use super::observe::is_unicast;
 use super::target::Target;
-use crate::blackhole;
 
 /// What has to be done after events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +36,7 @@ pub struct EventImpact {
     pub underlay: bool,
     /// Other peers may be on a link now.
     pub on_link: bool,
-    /// A forwarding sysctl has changed, or a blackhole route was removed.
+    /// A forwarding sysctl has changed.
     pub forwarding: bool,
 }
 
@@ -197,13 +196,7 @@ impl View<'_> {
         let on_link = route.protocol != PROTOCOL
             && self.target.network.needs_on_link()
             && self.contains_peers(route.dst);
-        let forwarding = is_removal && blackhole::is_ours(route) && self.has_prefix(route.dst);
-        EventImpact {
-            compare: self.route_differs(route, is_removal),
-            on_link,
-            forwarding,
-            ..EventImpact::NONE
-        }
+        EventImpact { compare: self.route_differs(route, is_removal), on_link, ..EventImpact::NONE }
     }
 
     fn route_differs(&self, route: &route::Route, is_removal: bool) -> bool {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use kernel::link::{self, Detail, Link};
 use kernel::nexthop::{self, Nexthop, NexthopFilter};
-use kernel::route::{self, RouteFilter, TABLE_MAIN};
+use kernel::route::{self, KIND_BLACKHOLE, RouteFilter, TABLE_MAIN};
 use kernel::wireguard::{self, PublicKey, Wireguard};
 use kernel::{Family, IfIndex, IfName, MacAddr, Netlink, addr, fdb, neigh};
 use overlay::desired::{DeviceAddress, DeviceKind, Gateway, VxlanDevice, default_metric};
@@ -27,6 +27,8 @@ const SESSION_LIFETIME: Duration = Duration::from_secs(180);
 pub(super) enum RouteSelection {
     /// podwire's routes, and flannel's routes on the agent's devices.
     Own,
+    /// Also flannel's blackhole routes, which are removed when the network is set.
+    OwnAndBlackholes,
     /// All routes of the main table, to find foreign ones that conflict.
     All,
 }
@@ -150,9 +152,14 @@ impl Observer<'_> {
         let mut routes = Vec::new();
         match self.routes {
             RouteSelection::All => routes.extend(route::list(self.nl, main)?),
-            RouteSelection::Own => {
+            RouteSelection::Own | RouteSelection::OwnAndBlackholes => {
                 let of = |protocol| RouteFilter { protocol: Some(protocol), ..main };
                 routes.extend(route::list(self.nl, of(PROTOCOL))?);
+                if self.routes == RouteSelection::OwnAndBlackholes {
+                    let flannel = of(route::PROTOCOL_BOOT);
+                    let filter = RouteFilter { kind: Some(KIND_BLACKHOLE), ..flannel };
+                    routes.extend(route::list(self.nl, filter)?);
+                }
                 for link in own {
                     let flannel = of(route::PROTOCOL_BOOT);
                     let filter = RouteFilter { oif: Some(link.index), ..flannel };

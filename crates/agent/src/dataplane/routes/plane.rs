@@ -25,7 +25,7 @@ pub enum Report {
     Compared { took: Duration, changes: usize },
     /// The underlay interface has changed.
     UnderlayChanged,
-    /// A forwarding sysctl has changed, or a blackhole route was removed.
+    /// A forwarding sysctl has changed.
     ForwardingChanged,
     /// Events are no longer received: only the periodic comparisons repair.
     EventsLost(String),

@@ -127,6 +127,9 @@ impl Reconciler {
         self.devices.names.extend(network.plan().desired.devices.keys());
         self.networks.extend(network.conf().networks.iter());
         self.target = Some(Target { network, ownership, public_addresses });
+        if self.routes == RouteSelection::Own {
+            self.routes = RouteSelection::OwnAndBlackholes;
+        }
         self.compare()
     }
 

@@ -4,17 +4,16 @@
 use kernel::route::{KIND_BLACKHOLE, PROTOCOL_BOOT, PROTOCOL_KERNEL};
 
 use super::fake_kernel::FakeKernel;
-use super::{NOTHING, shown_diff};
+use super::shown_diff;
 use crate::desired::{BLACKHOLE_METRIC, DesiredRoute};
 use crate::observed::ObservedRoute;
-use crate::ownership::{PROTOCOL, StaleBlackholes};
+use crate::ownership::PROTOCOL;
 
 const OWN: &str = "10.5.1.0/24";
 
 /// A node with a blackhole route for its own subnet.
-fn kernel(stale_blackholes: StaleBlackholes) -> FakeKernel {
+fn kernel() -> FakeKernel {
     let mut kernel = FakeKernel::new("vxlan", &[2]);
-    kernel.ownership.stale_blackholes = stale_blackholes;
     let own = OWN.parse().unwrap();
     kernel.desired.routes.insert(own, DesiredRoute::blackhole(own));
     kernel
@@ -27,7 +26,7 @@ fn blackhole(dst: &str, metric: u32, protocol: u8) -> ObservedRoute {
 
 #[test]
 fn missing_blackhole_is_set_with_the_worst_metric() {
-    let kernel = kernel(StaleBlackholes::Keep);
+    let kernel = kernel();
     assert!(shown_diff(&kernel).contains(&format!("set route blackhole {OWN}")));
     let kernel = kernel.reconciled();
     let expected = blackhole(OWN, BLACKHOLE_METRIC, PROTOCOL);
@@ -36,7 +35,7 @@ fn missing_blackhole_is_set_with_the_worst_metric() {
 
 #[test]
 fn blackhole_exists_beside_the_bridges_route() {
-    let mut kernel = kernel(StaleBlackholes::RemoveOwnAndFlannel);
+    let mut kernel = kernel();
     let route = DesiredRoute::into_device(OWN.parse().unwrap(), "cni0".parse().unwrap(), true);
     let of_bridge = ObservedRoute { route, metric: 0, protocol: PROTOCOL_KERNEL, nexthop: None };
     kernel.observed.routes.push(of_bridge);
@@ -49,7 +48,7 @@ fn blackhole_exists_beside_the_bridges_route() {
 
 #[test]
 fn blackhole_with_a_better_metric_is_replaced() {
-    let mut kernel = kernel(StaleBlackholes::RemoveOwn).reconciled();
+    let mut kernel = kernel().reconciled();
     let own = |route: &&mut ObservedRoute| route.route.dst.to_string() == OWN;
     kernel.observed.routes.iter_mut().find(own).unwrap().metric = 0;
     let expected = [format!("set route blackhole {OWN}"), format!("remove route blackhole {OWN}")];
@@ -59,7 +58,7 @@ fn blackhole_with_a_better_metric_is_replaced() {
 
 #[test]
 fn foreign_blackhole_with_the_same_metric_is_a_conflict() {
-    let mut kernel = kernel(StaleBlackholes::RemoveOwnAndFlannel);
+    let mut kernel = kernel();
     kernel.observed.routes.push(blackhole(OWN, BLACKHOLE_METRIC, 4));
     let conflicts = kernel.diff().conflicts;
     assert_eq!(
@@ -69,7 +68,7 @@ fn foreign_blackhole_with_the_same_metric_is_a_conflict() {
 }
 
 #[test]
-fn stale_blackholes_are_removed_by_rule() {
+fn stale_blackholes_of_the_network_are_removed() {
     let kept = [
         // Routes of other networks and programs, and one with a metric that flannel does not use.
         blackhole("10.77.1.0/24", BLACKHOLE_METRIC, PROTOCOL),
@@ -79,24 +78,21 @@ fn stale_blackholes_are_removed_by_rule() {
     ];
     let own = "remove route blackhole 10.5.8.0/24";
     let flannel = "remove route blackhole 10.5.9.0/24";
-    for (rule, expected) in [
-        (StaleBlackholes::Keep, &NOTHING[..]),
-        (StaleBlackholes::RemoveOwn, &[own]),
-        (StaleBlackholes::RemoveOwnAndFlannel, &[own, flannel]),
-    ] {
-        let mut kernel = kernel(rule).reconciled();
+    for (removes_flannels, expected) in [(false, &[own][..]), (true, &[own, flannel])] {
+        let mut kernel = kernel().reconciled();
+        kernel.ownership.removes_flannel_blackholes = removes_flannels;
         kernel.observed.routes.extend(kept);
         kernel.observed.routes.push(blackhole("10.5.8.0/24", BLACKHOLE_METRIC, PROTOCOL));
         kernel.observed.routes.push(blackhole("10.5.9.0/24", 0, PROTOCOL_BOOT));
-        assert_eq!(shown_diff(&kernel), expected, "{rule:?}");
+        assert_eq!(shown_diff(&kernel), expected);
         kernel.reconcile();
-        assert!(kept.iter().all(|route| kernel.observed.routes.contains(route)), "{rule:?}");
+        assert!(kept.iter().all(|route| kernel.observed.routes.contains(route)), "{expected:?}");
     }
 }
 
 #[test]
 fn undesired_own_blackhole_is_removed() {
-    let mut kernel = kernel(StaleBlackholes::RemoveOwn).reconciled();
+    let mut kernel = kernel().reconciled();
     kernel.desired.routes.remove(&OWN.parse().unwrap());
     assert_eq!(shown_diff(&kernel), [format!("remove route blackhole {OWN}")]);
 }
@@ -105,7 +101,7 @@ fn undesired_own_blackhole_is_removed() {
 #[test]
 fn blackhole_in_place_of_a_peers_route_is_replaced() {
     for (protocol, conflicts) in [(PROTOCOL_BOOT, 0), (PROTOCOL, 0), (4, 1)] {
-        let mut kernel = kernel(StaleBlackholes::Keep).reconciled();
+        let mut kernel = kernel().reconciled();
         let peer = |route: &&mut ObservedRoute| route.route.dst.to_string() == "10.5.2.0/24";
         let route = kernel.observed.routes.iter_mut().find(peer).unwrap();
         *route = blackhole("10.5.2.0/24", 0, protocol);

@@ -9,7 +9,7 @@ use super::super::*;
 use super::fake_kernel::{FakeKernel, desired};
 use crate::desired::{DesiredRoute, RouteKind};
 use crate::observed::{ObservedDevice, ObservedNexthop, ObservedRoute, ObservedState};
-use crate::ownership::{NEXTHOP_IDS, PROTOCOL, StaleBlackholes};
+use crate::ownership::{NEXTHOP_IDS, PROTOCOL};
 
 const BACKENDS: [&str; 7] = ["vxlan", "host-gw", "wireguard", "ipip", "udp", "alloc", "extension"];
 
@@ -112,7 +112,6 @@ proptest! {
         damages in vec((any::<u8>(), any::<usize>()), 0..6),
     ) {
         let mut kernel = FakeKernel::new(before.0, &before.1);
-        kernel.ownership.stale_blackholes = StaleBlackholes::RemoveOwnAndFlannel;
         set_blackhole(&mut kernel.desired, before.2);
         let mut kernel = kernel.reconciled();
         for (what, at) in damages {
