@@ -28,7 +28,7 @@ pub(crate) struct Inputs {
 pub(crate) struct Nat {
     settings: Arc<Settings>,
     hub: StatusHub,
-    nft: NftDataplane,
+    nft: Arc<NftDataplane>,
     inputs: Inputs,
     /// The network, once its rules are set.
     translated: watch::Sender<Option<Arc<Programmed>>>,
@@ -38,7 +38,7 @@ impl Nat {
     pub(crate) fn new(
         settings: &Arc<Settings>,
         hub: &StatusHub,
-        nft: NftDataplane,
+        nft: Arc<NftDataplane>,
         inputs: Inputs,
         translated: watch::Sender<Option<Arc<Programmed>>>,
     ) -> Nat {
@@ -46,7 +46,7 @@ impl Nat {
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
-        self.nft.restart_if_stopped().map_err(|error| error.to_string())?;
+        self.nft.restart_if_stopped().await.map_err(|error| error.to_string())?;
         self.inputs.programmed.mark_changed();
         loop {
             heartbeat.beat();

@@ -112,7 +112,7 @@ impl Overlay {
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
-        self.routes.restart_if_stopped().map_err(|error| error.to_string())?;
+        self.routes.restart_if_stopped().await.map_err(|error| error.to_string())?;
         if let Some(Current { joined, .. }) = &self.current {
             let items = self.leases.last_known().map(|known| known.items).unwrap_or_default();
             self.join(Arc::clone(joined), items).await?;
@@ -272,6 +272,10 @@ impl Overlay {
             Report::EventsLost(error) => {
                 let text = format!("no events of changes in the kernel: {error}");
                 self.hub.set_problem(ConditionKind::Watch, text);
+                return Ok(());
+            }
+            Report::Restarted => {
+                self.hub.clear_problem(ConditionKind::Watch);
                 return Ok(());
             }
             Report::UnderlayChanged | Report::ForwardingChanged => return Ok(()),

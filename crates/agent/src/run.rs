@@ -106,12 +106,20 @@ async fn add_controllers(
         routes::start_with(reconciler_options(&settings), every, move |report| match report {
             Report::UnderlayChanged => underlay.notify_one(),
             Report::ForwardingChanged => forwarding.notify_one(),
+            Report::Restarted => {
+                underlay.notify_one();
+                forwarding.notify_one();
+                drop(reported.send(report));
+            }
             other => drop(reported.send(other)),
         })?;
     let routes = Arc::new(routes);
-    let faulty = Arc::clone(&routes);
-    supervisor.add_fault_target("routes", move |_| faulty.inject_panic());
     let (nft, repairs) = nft::start(&settings.node.owner, every)?;
+    let nft = Arc::new(nft);
+    let hang = supervisor.hang_duration();
+    let (faulty_routes, faulty_nft) = (Arc::clone(&routes), Arc::clone(&nft));
+    supervisor.add_fault_target("routes", move |fault| faulty_routes.inject(fault, hang));
+    supervisor.add_fault_target("nft", move |fault| faulty_nft.inject(fault, hang));
 
     let (to_overlay, messages) = unbounded_channel();
     let (to_path_check, path_commands) = unbounded_channel();

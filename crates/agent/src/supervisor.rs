@@ -236,6 +236,11 @@ impl Supervisor {
         }
     }
 
+    /// How long a thread hangs if a test injects [`Fault::Hang`] into it: its controller counts as hung before.
+    pub(crate) fn hang_duration(&self) -> Duration {
+        self.timing.heartbeat_timeout * 2
+    }
+
     /// Runs the controllers while something else runs.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         self.tasks.run_until(work).await

@@ -7,9 +7,13 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use kernel::poll::Waker;
 use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
+
+use crate::supervisor::Fault;
 
 /// Kernel state that one thread maintains. A plane acts in the network namespace of the thread that
 /// opened it, and stays on that thread.
@@ -82,11 +86,15 @@ impl<P: Plane> Dataplane<P> {
     }
 
     /// Starts the thread again if it has ended. The new thread knows nothing of earlier commands.
-    pub fn restart_if_stopped(&self) -> Result<(), StartError> {
-        let mut running = self.lock();
-        if running.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            *running = Running::start(&self.open)?;
+    pub async fn restart_if_stopped(&self) -> Result<(), StartError> {
+        if !self.lock().thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Ok(());
         }
+        let open = Arc::clone(&self.open);
+        // On another thread, because opening a plane reads kernel state.
+        let started = spawn_blocking(move || Running::start(&open)).await;
+        let started = started.map_err(|error| StartError::Thread(io::Error::other(error)))?;
+        *self.lock() = started?;
         Ok(())
     }
 
@@ -111,10 +119,13 @@ impl<P: Plane> Dataplane<P> {
         answered.await.map_err(|_| Stopped(P::NAME))
     }
 
-    /// Makes the thread panic. For tests.
-    pub(crate) fn inject_panic(&self) {
-        // A thread that has ended needs no further panic.
-        let _ = self.send(Box::new(|_| panic!("injected panic")));
+    /// Makes the thread panic, or hang for this long. For tests.
+    pub(crate) fn inject(&self, fault: Fault, hang: Duration) {
+        // A thread that has ended needs no further fault.
+        let _ = self.send(Box::new(move |_| match fault {
+            Fault::Panic | Fault::FailStarts(_) => panic!("injected panic"),
+            Fault::Hang => thread::park_timeout(hang),
+        }));
     }
 
     fn send(&self, command: Command<P>) -> Result<(), Stopped> {

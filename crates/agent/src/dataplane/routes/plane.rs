@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The dataplane of devices and routes: a reconciler with its events and its schedule.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kernel::Received;
@@ -29,6 +30,8 @@ pub enum Report {
     ForwardingChanged,
     /// Events are no longer received: only the periodic comparisons repair.
     EventsLost(String),
+    /// The thread has ended and was started again. Events were lost meanwhile, and are received now.
+    Restarted,
 }
 
 /// The dataplane of devices and routes.
@@ -43,9 +46,13 @@ pub fn start_with(
     compare_every: Duration,
     sink: impl Fn(Report) + Clone + Send + Sync + 'static,
 ) -> Result<RoutesDataplane, StartError> {
+    let was_opened = AtomicBool::new(false);
     Dataplane::start(move || {
         let events = Events::listen(&Topic::ALL)?;
         let reconciler = Reconciler::open(options.clone())?;
+        if was_opened.swap(true, Ordering::Relaxed) {
+            sink(Report::Restarted);
+        }
         Ok(RoutesPlane {
             reconciler,
             events: Some(events),

@@ -30,7 +30,7 @@ const CONTROLLERS: [&str; 12] = [
 ];
 
 /// Short, but much longer than a busy machine delays the agent.
-const TIMING: Timing = Timing {
+pub const TIMING: Timing = Timing {
     heartbeat_timeout: Duration::from_secs(5),
     first_delay: Duration::from_millis(100),
     max_delay: Duration::from_millis(400),
@@ -45,11 +45,15 @@ struct Lab {
 impl Lab {
     /// Two nodes. Faults are injected into the agent of the first.
     fn new(wire: &Wire) -> Lab {
+        Lab::with_timing(wire, TIMING)
+    }
+
+    fn with_timing(wire: &Wire, timing: Timing) -> Lab {
         let nodes = [1, 2].map(|number| wire.node(number, true, false));
         let cni_dir = nodes[0].dir().join("cni");
         let flags = ["--multicast", "--ip-masq", "--cni-conf-dir", cni_dir.to_str().unwrap()];
         let store = Store::embedded(CONF).and(&flags);
-        let (first, injector) = Agent::start_faulty(&nodes[0], &store, TIMING);
+        let (first, injector) = Agent::start_faulty(&nodes[0], &store, timing);
         let second = Agent::start(&nodes[1], &Store::embedded(CONF));
         for agent in [&first, &second] {
             agent.wait("status.ready with the peer", |status| {
@@ -171,5 +175,42 @@ fn panicked_routes_thread_is_started_again() {
             lab.delete_route();
         }
         all_reach_all(&lab.members, TIMEOUT);
+    });
+}
+
+#[test]
+fn panicked_nft_thread_is_started_again() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"), Program("nft"));
+        let wire = Wire::new();
+        let lab = Lab::new(&wire);
+        let table = "table inet podwire-agent-podwire";
+        let node = &lab.members[0].node;
+        for _ in 0..2 {
+            lab.inject("nft", "nat", Fault::Panic, 1);
+            node.sh(&format!("nft delete {table}"));
+            wait_for("the deleted table", TIMEOUT, || node.sh("nft list tables").contains(table));
+        }
+    });
+}
+
+/// Nothing receives events while the thread is down.
+#[test]
+fn underlay_change_while_the_routes_thread_is_down_is_noticed() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let timing = Timing { first_delay: Duration::from_secs(3), ..TIMING };
+        let lab = Lab::with_timing(&wire, timing);
+        let agent = lab.members[0].agent();
+        lab.injector.inject("routes", Fault::Panic);
+        agent.wait("the failed overlay controller", |status| {
+            status.controllers["overlay"].failure.is_some()
+        });
+        lab.members[0].node.sh("ip link set eth0 mtu 1400");
+        assert!(lab.status().controllers["overlay"].failure.is_some(), "still down");
+        agent.wait("the MTU of pods to follow the underlay", |status| {
+            status.membership.network.as_ref().is_some_and(|network| network.pod_mtu == 1350)
+        });
     });
 }
