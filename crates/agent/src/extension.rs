@@ -9,8 +9,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use overlay::backend::extension::{self, CommandLine, ExtensionPeer};
 use overlay::backend::{Backend, Extension};
+use overlay::diff::Change;
 use overlay::netconf::NetConf;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use crate::membership::Joined;
@@ -20,6 +21,19 @@ use crate::supervisor::{Failure, Heartbeat};
 
 /// A command that takes longer is killed.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Sends the jobs that changes of the routes dataplane ask for.
+pub(crate) fn send_jobs(jobs: &UnboundedSender<Job>, changes: &[Change]) {
+    for change in changes {
+        let job = match change {
+            Change::CallAdded(peer) => Job::PeerAdded(peer.clone()),
+            Change::CallRemoved(peer) => Job::PeerRemoved(peer.clone()),
+            _ => continue,
+        };
+        // The receiver is gone only while the agent shuts down.
+        let _ = jobs.send(job);
+    }
+}
 
 /// A reason to run a command.
 #[derive(Debug, Clone)]
@@ -33,6 +47,22 @@ pub(crate) enum Job {
 /// Subnets of peers whose command has failed, with its output.
 pub(crate) type Failures = BTreeMap<IpNet, String>;
 
+/// What the commands have done so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    /// The last network whose command after the start has ended.
+    pub started: Option<Arc<Joined>>,
+    pub failures: Failures,
+}
+
+impl Progress {
+    /// Returns whether pods can use this network: its command after the start has ended, or there is none.
+    pub(crate) fn has_started(&self, joined: &Arc<Joined>) -> bool {
+        let has_command = commands(&joined.conf).is_some_and(|all| !all.post_startup.is_empty());
+        !has_command || self.started.as_ref().is_some_and(|one| Arc::ptr_eq(one, joined))
+    }
+}
+
 /// The controller. After a restart it repeats the command that was running.
 #[derive(Debug)]
 pub(crate) struct ExtensionController {
@@ -42,16 +72,16 @@ pub(crate) struct ExtensionController {
     pending: VecDeque<Job>,
     /// The network that the node has joined.
     joined: Option<Arc<Joined>>,
-    failures: watch::Sender<Failures>,
+    progress: watch::Sender<Progress>,
 }
 
 impl ExtensionController {
     pub(crate) fn new(
         hub: &StatusHub,
         jobs: UnboundedReceiver<Job>,
-        failures: watch::Sender<Failures>,
+        progress: watch::Sender<Progress>,
     ) -> Self {
-        Self { hub: hub.clone(), jobs, pending: VecDeque::new(), joined: None, failures }
+        Self { hub: hub.clone(), jobs, pending: VecDeque::new(), joined: None, progress }
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
@@ -78,7 +108,7 @@ impl ExtensionController {
         }
         let Some(joined) = self.joined.clone() else { return };
         let Some(commands) = commands(&joined.conf) else {
-            self.failures.send_if_modified(|failures| !std::mem::take(failures).is_empty());
+            self.change_failures(|failures| !std::mem::take(failures).is_empty());
             return self.hub.clear_problem(ConditionKind::Extension);
         };
         match job {
@@ -92,6 +122,7 @@ impl ExtensionController {
                 );
                 let result = run(&commands.post_startup, call).await.map(drop);
                 self.hub.report_result(ConditionKind::Extension, result);
+                self.progress.send_modify(|progress| progress.started = Some(Arc::clone(joined)));
             }
             Job::PeerAdded(peer) => {
                 let call = extension::for_peer(&commands.subnet_add, peer, &variable);
@@ -108,10 +139,15 @@ impl ExtensionController {
     }
 
     fn set_failure(&self, subnet: IpNet, failure: Option<String>) {
-        self.failures.send_if_modified(|failures| match failure {
+        self.change_failures(|failures| match failure {
             Some(reason) => failures.insert(subnet, reason.clone()) != Some(reason),
             None => failures.remove(&subnet).is_some(),
         });
+    }
+
+    /// Changes the failures. The function returns whether they are different.
+    fn change_failures(&self, change: impl FnOnce(&mut Failures) -> bool) {
+        self.progress.send_if_modified(|progress| change(&mut progress.failures));
     }
 }
 

@@ -113,17 +113,19 @@ fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
 }
 
 /// Replaces a file of the agent's state on another thread, so that a slow disk does not delay other
-/// controllers. A failure is logged: the file only helps a later start.
-pub(crate) async fn write_in_background(path: PathBuf, text: String, is_secret: bool) {
+/// controllers. A failure is logged: the file only helps a later start. Returns whether the file is written.
+pub(crate) async fn write_in_background(path: PathBuf, text: String, is_secret: bool) -> bool {
     let replace = if is_secret { replace_secret } else { replace };
     let write = move || {
-        if let Err(error) = replace(&path, &text) {
-            tracing::warn!(%error, file = %path.display(), "write failed");
-        }
+        let written = replace(&path, &text);
+        written
+            .inspect_err(|error| tracing::warn!(%error, file = %path.display(), "write failed"))
+            .is_ok()
     };
-    if let Err(error) = spawn_blocking(write).await {
+    spawn_blocking(write).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "write failed");
-    }
+        false
+    })
 }
 
 /// Reads state of the agent on another thread, so that a slow disk does not delay other controllers.

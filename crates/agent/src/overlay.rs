@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use overlay::backend::Backend;
-use overlay::diff::Change;
 use overlay::lease::Lease;
 use overlay::plan::{Network, PreviousBackendState};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-use self::previous_backend::Backends;
+use self::previous_backend::SavedBackends;
 use crate::dataplane::routes::{Outcome, PeerUpdate, Reconciler, Report, RoutesDataplane, Secrets};
-use crate::extension::{Failures, Job};
+use crate::extension::{Failures, Job, Progress, send_jobs};
 use crate::lease::{LeaseBackend, NodeRecord, NodeRecordState, PeerEvents, StoreItem};
 use crate::membership::{Joined, Message, at, leases};
 use crate::multicast;
@@ -51,7 +50,7 @@ pub(crate) struct Inputs {
     pub messages: UnboundedReceiver<Message>,
     pub reports: UnboundedReceiver<Report>,
     pub path_results: UnboundedReceiver<PathResult>,
-    pub extension_failures: watch::Receiver<Failures>,
+    pub extension: watch::Receiver<Progress>,
 }
 
 /// The channels that the controller writes.
@@ -73,8 +72,18 @@ struct Current {
     /// Peers that the plan rejects.
     rejected: Vec<RejectedPeerStatus>,
     pod_mtu: Option<u32>,
+    /// The other controllers know of the network.
+    is_published: bool,
     /// When to check whether peers still use the previous backend; `None` if there is none.
     check_previous_at: Option<Instant>,
+}
+
+impl Current {
+    fn new(joined: Arc<Joined>) -> Current {
+        let (invalid, rejected) = (BTreeMap::new(), Vec::new());
+        let (pod_mtu, is_published, check_previous_at) = (None, false, None);
+        Current { joined, invalid, rejected, pod_mtu, is_published, check_previous_at }
+    }
 }
 
 /// The controller. After a restart it programs the network again, from the backend's mirror.
@@ -86,12 +95,12 @@ pub(crate) struct Overlay {
     routes: Arc<RoutesDataplane>,
     inputs: Inputs,
     outputs: Outputs,
-    backends: Backends,
+    backends: SavedBackends,
     current: Option<Current>,
 }
 
 impl Overlay {
-    pub(crate) fn new(
+    pub(crate) async fn new(
         settings: &Arc<Settings>,
         hub: &StatusHub,
         leases: &Arc<dyn LeaseBackend>,
@@ -100,7 +109,7 @@ impl Overlay {
         outputs: Outputs,
     ) -> Overlay {
         Overlay {
-            backends: Backends::read(settings),
+            backends: SavedBackends::read(settings).await,
             settings: Arc::clone(settings),
             hub: hub.clone(),
             leases: Arc::clone(leases),
@@ -112,15 +121,17 @@ impl Overlay {
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
+        self.skip_messages();
         self.routes.restart_if_stopped().await.map_err(|error| error.to_string())?;
         if let Some(Current { joined, .. }) = &self.current {
+            let joined = Arc::clone(joined);
             let items = self.leases.last_known().map(|known| known.items).unwrap_or_default();
-            self.join(Arc::clone(joined), items).await?;
+            self.join(joined, items).await?;
         }
         loop {
             heartbeat.beat();
             let check_previous_at = self.current.as_ref().and_then(|one| one.check_previous_at);
-            let Inputs { messages, reports, path_results, extension_failures } = &mut self.inputs;
+            let Inputs { messages, reports, path_results, extension } = &mut self.inputs;
             tokio::select! {
                 message = messages.recv() => match message {
                     Some(Message::Join { joined, items }) => self.join(joined, items).await?,
@@ -129,12 +140,37 @@ impl Overlay {
                 },
                 Some(report) = reports.recv() => self.handle_report(report).await?,
                 Some(result) = path_results.recv() => self.handle_path_result(result).await?,
-                Ok(()) = extension_failures.changed() => self.report_rejected(),
+                Ok(()) = extension.changed() => self.handle_progress(),
                 () = at(check_previous_at) => self.check_previous_backend().await?,
                 stopped = self.routes.stopped() => return Err(stopped.to_string()),
                 () = heartbeat.tick() => {}
             }
         }
+    }
+
+    /// Skips to the newest network that the node has joined. Drops all waiting messages: the backend's mirror has
+    /// their changes. Otherwise they would pile up while the controller fails again and again.
+    fn skip_messages(&mut self) {
+        while let Ok(message) = self.inputs.messages.try_recv() {
+            if let Message::Join { joined, .. } = message {
+                self.current = Some(Current::new(joined));
+            }
+        }
+    }
+
+    /// Has the routes dataplane change something. Jobs for the extension controller are sent on its thread, so that
+    /// they are not lost if this controller is restarted while it waits: the dataplane would not ask for them again.
+    async fn change(
+        &self,
+        change: impl FnOnce(&mut Reconciler) -> Outcome + Send + 'static,
+    ) -> Result<Outcome, Failure> {
+        let jobs = self.outputs.extension.clone();
+        self.routes(move |reconciler| {
+            let outcome = change(reconciler);
+            send_jobs(&jobs, &outcome.changes);
+            outcome
+        })
+        .await
     }
 
     async fn routes<T: Send + 'static>(
@@ -146,26 +182,15 @@ impl Overlay {
 
     /// Programs a network that the node has joined.
     async fn join(&mut self, joined: Arc<Joined>, items: Vec<StoreItem>) -> Result<(), Failure> {
-        let pod_mtu = None;
-        let (invalid, rejected) = (BTreeMap::new(), Vec::new());
-        self.current = Some(Current {
-            joined: Arc::clone(&joined),
-            invalid,
-            rejected,
-            pod_mtu,
-            check_previous_at: None,
-        });
+        self.current = Some(Current::new(Arc::clone(&joined)));
         let _ = self.outputs.extension.send(Job::Joined(Arc::clone(&joined)));
-        let before = self.backends.clone();
         let config = joined.conf_text.expose();
         self.backends.set(config, &joined.conf.backend, &joined.lease);
         self.program_all(items).await?;
         // The path to the same address may be another one.
         self.check_path(Command::CheckAll);
         self.publish();
-        if self.backends != before {
-            self.backends.write(&self.settings).await;
-        }
+        self.backends.write_if_due(&self.settings).await;
         Ok(())
     }
 
@@ -198,7 +223,7 @@ impl Overlay {
             current.check_previous_at = check_previous_at;
         }
         let secrets = Secrets { wireguard: joined.wireguard_key.clone() };
-        let outcome = self.routes(move |reconciler| {
+        let outcome = self.change(move |reconciler| {
             if secrets.wireguard.is_some() {
                 reconciler.set_secrets(secrets);
             }
@@ -233,7 +258,7 @@ impl Overlay {
             return Ok(());
         }
         let names = names(&updates);
-        let outcome = self.routes(|reconciler| reconciler.set_peers(updates)).await?;
+        let outcome = self.change(|reconciler| reconciler.set_peers(updates)).await?;
         self.handle_outcome(&outcome, false);
         self.update_paths(Some(names.clone())).await?;
         names.into_iter().for_each(|name| self.check_path(Command::Heard(name)));
@@ -280,6 +305,7 @@ impl Overlay {
             }
             Report::UnderlayChanged | Report::ForwardingChanged => return Ok(()),
         };
+        send_jobs(&self.outputs.extension, &outcome.changes);
         self.handle_outcome(&outcome, is_repair);
         // A device may be new, or a path may be another one.
         self.update_paths(None).await
@@ -294,12 +320,6 @@ impl Overlay {
             } else {
                 tracing::debug!(%change, "kernel state changed");
             }
-            let job = match change {
-                Change::CallAdded(peer) => Job::PeerAdded(peer.clone()),
-                Change::CallRemoved(peer) => Job::PeerRemoved(peer.clone()),
-                _ => continue,
-            };
-            let _ = self.outputs.extension.send(job);
         }
         for failure in &outcome.failures {
             tracing::error!(%failure, "change failed");
@@ -309,12 +329,12 @@ impl Overlay {
         let Some(current) = &mut self.current else { return };
         current.rejected = outcome.rejected.iter().map(rejected).collect();
         let mtu_changed = outcome.pod_mtu.is_some() && outcome.pod_mtu != current.pod_mtu;
-        let was_published = current.pod_mtu.is_some();
+        let is_published = current.is_published;
         if mtu_changed {
             current.pod_mtu = outcome.pod_mtu;
         }
         self.report_rejected();
-        if mtu_changed && was_published {
+        if mtu_changed && is_published {
             self.publish();
         }
     }
@@ -327,7 +347,7 @@ impl Overlay {
             subnet: None,
             reason: reason.clone(),
         });
-        let failures = self.inputs.extension_failures.borrow().clone();
+        let failures = self.inputs.extension.borrow().failures.clone();
         let by_commands = failed_commands(&failures, &self.hub);
         let all = current.rejected.iter().cloned().chain(invalid).chain(by_commands);
         let fresh = self.hub.set_rejected(all.collect());
@@ -340,9 +360,23 @@ impl Overlay {
         }
     }
 
-    /// Tells the other controllers that the network works.
-    fn publish(&self) {
-        let Some(current) = &self.current else { return };
+    /// Handles what the commands of the backend `extension` have done.
+    fn handle_progress(&mut self) {
+        self.report_rejected();
+        let is_waiting = |current: &Current| current.pod_mtu.is_some() && !current.is_published;
+        if self.current.as_ref().is_some_and(is_waiting) {
+            self.publish();
+        }
+    }
+
+    /// Tells the other controllers that the network works. The command after the start of the backend `extension` may
+    /// create what pods need, so they are told after it has ended.
+    fn publish(&mut self) {
+        let Some(current) = &mut self.current else { return };
+        if !self.inputs.extension.borrow().has_started(&current.joined) {
+            return;
+        }
+        current.is_published = true;
         let joined = Arc::clone(&current.joined);
         let pod_mtu = current.pod_mtu.unwrap_or(joined.underlay.mtu);
         self.outputs.programmed.send_replace(Some(Arc::new(Programmed { joined, pod_mtu })));
@@ -389,7 +423,7 @@ impl Overlay {
         }
         let (name, subnet, mtu) = (result.peer.clone(), result.subnet, result.route_mtu());
         let update = PeerUpdate::PathMtu { name, subnet, mtu };
-        let outcome = self.routes(|reconciler| reconciler.set_peers(vec![update])).await?;
+        let outcome = self.change(|reconciler| reconciler.set_peers(vec![update])).await?;
         if !outcome.changes.is_empty() {
             self.hub.record_repair(RepairKind::Path, paths::narrowed(subnet, mtu));
         }
@@ -399,7 +433,13 @@ impl Overlay {
 
     /// Removes the device of the previous backend once no peer uses it.
     async fn check_previous_backend(&mut self) -> Result<(), Failure> {
-        let (state, outcome) = self.routes(Reconciler::expire_previous).await?;
+        let jobs = self.outputs.extension.clone();
+        let expired = self.routes(move |reconciler| {
+            let (state, outcome) = reconciler.expire_previous();
+            send_jobs(&jobs, &outcome.changes);
+            (state, outcome)
+        });
+        let (state, outcome) = expired.await?;
         let next = Some(Instant::now() + PREVIOUS_CHECK_INTERVAL);
         if let Some(current) = &mut self.current {
             current.check_previous_at = next.filter(|_| state == PreviousBackendState::Kept);
@@ -407,7 +447,7 @@ impl Overlay {
         if state == PreviousBackendState::Dropped {
             tracing::info!("previous backend removed, no peer publishes it");
             self.backends.drop_previous();
-            self.backends.write(&self.settings).await;
+            self.backends.write_if_due(&self.settings).await;
             self.handle_outcome(&outcome, false);
             self.update_paths(None).await?;
         }

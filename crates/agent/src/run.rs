@@ -125,7 +125,7 @@ async fn add_controllers(
     let (to_path_check, path_commands) = unbounded_channel();
     let (path_result, path_results) = unbounded_channel();
     let (to_extension, jobs) = unbounded_channel();
-    let (failed, extension_failures) = watch::channel(Default::default());
+    let (commands_ran, extension_progress) = watch::channel(Default::default());
     let (programmed, has_routes) = watch::channel(None);
     let (translated, has_rules) = watch::channel(None);
     let counters = Arc::new(Counters::default());
@@ -142,17 +142,17 @@ async fn add_controllers(
     let mut membership = Membership::new(joiner, to_overlay);
     supervisor.add("membership", async move |heartbeat| membership.run(heartbeat).await);
 
-    let inputs = Inputs { messages, reports, path_results, extension_failures };
+    let inputs = Inputs { messages, reports, path_results, extension: extension_progress };
     let paths = Some(to_path_check).filter(|_| settings.checks.path_check);
     let outputs = Outputs { paths, multicast, extension: to_extension, programmed };
-    let mut overlay = Overlay::new(&settings, hub, &leases, &routes, inputs, outputs);
+    let mut overlay = Overlay::new(&settings, hub, &leases, &routes, inputs, outputs).await;
     supervisor.add("overlay", async move |heartbeat| overlay.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
     let mut nat = Nat::new(&settings, hub, nft, inputs, translated);
     supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
 
-    let mut extension = ExtensionController::new(hub, jobs, failed);
+    let mut extension = ExtensionController::new(hub, jobs, commands_ran);
     supervisor.add("extension", async move |heartbeat| extension.run(heartbeat).await);
 
     let (conf, shown, mut network) = (Arc::clone(&settings), hub.clone(), has_rules.clone());

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use overlay::backend::Backend;
 use overlay::lease::{Attributes, Lease};
@@ -81,16 +82,14 @@ impl Backends {
 
     /// Notes the backend of a membership. The one before it becomes the previous one if leases tell
     /// the two apart.
-    pub(super) fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
+    fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
         let before = self.current.replace(Published::new(config, lease));
         let candidates = [before, self.previous.take()].into_iter().flatten();
         self.previous = candidates.into_iter().find(|one| one.is_distinguishable(backend));
     }
-}
 
-impl Backends {
     /// Keeps the previous backend in a network, if there is one. Returns whether it is kept.
-    pub(super) fn keep_previous(&self, network: &mut Network) -> bool {
+    fn keep_previous(&self, network: &mut Network) -> bool {
         let published = self.previous.as_ref();
         let previous = published.and_then(|one| one.previous(network.conf(), network.lease()));
         let backend = published.and_then(Published::backend);
@@ -113,16 +112,47 @@ impl Backends {
         backends.set(config, &network.conf().backend, network.lease());
         backends.keep_previous(network);
     }
+}
+
+/// The backends with their file.
+#[derive(Debug)]
+pub(super) struct SavedBackends {
+    backends: Backends,
+    /// The file differs. It also does after the controller failed between the change and the write.
+    is_write_due: bool,
+}
+
+impl SavedBackends {
+    pub(super) async fn read(settings: &Arc<Settings>) -> Self {
+        let settings = Arc::clone(settings);
+        let read = managed_file::in_background(move || Backends::read(&settings)).await;
+        Self { backends: read.unwrap_or_default(), is_write_due: false }
+    }
+
+    /// Notes the backend of a membership.
+    pub(super) fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
+        let before = self.backends.clone();
+        self.backends.set(config, backend, lease);
+        self.is_write_due |= self.backends != before;
+    }
+
+    /// Keeps the previous backend in a network, if there is one. Returns whether it is kept.
+    pub(super) fn keep_previous(&self, network: &mut Network) -> bool {
+        self.backends.keep_previous(network)
+    }
 
     /// Forgets the previous backend, because no peer uses it.
     pub(super) fn drop_previous(&mut self) {
-        self.previous = None;
+        self.is_write_due |= self.backends.previous.take().is_some();
     }
 
-    /// Writes the file. A configuration may contain a pre-shared key.
-    pub(super) async fn write(&self, settings: &Settings) {
-        let text = serde_json::to_string(self).unwrap_or_default();
-        managed_file::write_in_background(backends_file(settings), text, true).await;
+    /// Writes the file if it differs. A configuration may contain a pre-shared key.
+    pub(super) async fn write_if_due(&mut self, settings: &Settings) {
+        if self.is_write_due {
+            let text = serde_json::to_string(&self.backends).unwrap_or_default();
+            let write = managed_file::write_in_background(backends_file(settings), text, true);
+            self.is_write_due = !write.await;
+        }
     }
 }
 
@@ -147,6 +177,23 @@ mod tests {
         let text = format!(r#"{{"Network": "{network}", "Backend": {backend}}}"#);
         let conf = NetConf::parse(&text).unwrap();
         (text, conf)
+    }
+
+    /// The controller may fail between the change and the write, and then sets the same backend again.
+    #[test]
+    fn changed_backends_are_to_be_written_until_they_are() {
+        let (text, conf) = conf("10.5.0.0/16", r#"{"Type": "vxlan"}"#);
+        let lease = lease("10.5.1.0-24", VXLAN);
+        let mut saved = SavedBackends { backends: Backends::default(), is_write_due: false };
+        for _ in 0..2 {
+            saved.set(&text, &conf.backend, &lease);
+            assert!(saved.is_write_due);
+        }
+        saved.is_write_due = false;
+        saved.set(&text, &conf.backend, &lease);
+        assert!(!saved.is_write_due, "the same backend");
+        saved.drop_previous();
+        assert!(!saved.is_write_due, "there is none");
     }
 
     #[test]

@@ -3,11 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
+use std::time::Duration;
 
 use agent::status::{ConditionKind, RejectedPeerStatus, Status};
+use agent::supervisor::Fault;
 use serde_json::json;
-use testkit::{Node, Wire, in_netns, wait_for, write_program};
+use testkit::{Node, Wire, in_netns, wait_for, wait_some, write_program};
 
+use super::faults::TIMING;
 use super::{Agent, Member, Store, TIMEOUT, all_reach_all, etcd, network};
 
 const CONFIG: &str = "/coreos.com/network/config";
@@ -112,6 +116,55 @@ fn extension_commands_create_a_tunnel() {
             wait_for(&removed, TIMEOUT, || calls(&member.node).last() == Some(&removed));
         }
         all_reach_all(&members, TIMEOUT);
+    });
+}
+
+/// The command after the start may create what pods need.
+#[test]
+fn node_is_ready_after_the_start_command_has_ended() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let fifo = "/run/lab/fifo";
+        write_program("/run/lab/after", &format!("#!/bin/sh -e\nread line < {fifo}\n"));
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
+            "PostStartupCommand": "/run/lab/after"}}"#;
+        let node = wire.node(1, true, false);
+        testkit::run("mkfifo", &[fifo]);
+        let agent = Agent::start(&node, &Store::embedded(conf).and(&[ALLOW]));
+        // Opens once the command reads.
+        let mut writer = fs::OpenOptions::new().write(true).open(fifo).unwrap();
+        agent.wait("the programmed kernel", |status| status.kernel.comparison.is_some());
+        let is_ready = || agent.hub.readiness().is_ready.then_some(());
+        assert_eq!(wait_some(Duration::from_secs(1), is_ready), None);
+        assert!(node.subnet_env().is_empty());
+        writer.write_all(b"go on\n").unwrap();
+        agent.wait("status.ready", |status| status.ready);
+        assert!(!node.subnet_env().is_empty());
+    });
+}
+
+/// The overlay controller is restarted while it waits for the dataplane, which then no longer reports the new peer.
+#[test]
+fn command_for_a_peer_runs_despite_a_restart() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let note = "#!/bin/sh -e\necho add $SUBNET >> /run/lab/$(ip netns identify)/calls\n";
+        write_program("/run/lab/add", note);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
+            "SubnetAddCommand": "/run/lab/add"}}"#;
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
+        let store = Store::embedded(conf).and(&[ALLOW]);
+        let (agent, injector) = Agent::start_faulty(&nodes[0], &store, TIMING);
+        agent.wait("status.ready", |status| status.ready);
+        injector.inject("routes", Fault::Hang);
+        let peer = Agent::start(&nodes[1], &store);
+        agent.wait("the overlay controller to hang", |status| {
+            status.controllers["overlay"].failure.is_some()
+        });
+        peer.wait("status.ready of the peer", |status| status.ready);
+        let subnet = peer.hub.network().unwrap().lease.subnets[0];
+        let expected = [format!("add {subnet}")];
+        wait_for("the command for the peer", TIMEOUT, || calls(&nodes[0]) == expected);
     });
 }
 
