@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Address ranges, range sets and the choice of the next address, as pure functions.
+//! Assignment of addresses, as pure functions.
 //!
-//! The rules are those of the Go plugin host-local. The caller stores the reservations and locks them; it passes in the
-//! last address and which addresses are taken.
+//! [`Range`], [`RangeSet`] and [`choose`] have the rules of the Go plugin host-local. The caller stores the reservations
+//! and locks them; it passes in the last address and which addresses are taken.
+//!
+//! The modules have Calico's pools and blocks: [`pools`] chooses pools for a request, [`mod@block`] assigns and releases
+//! addresses of one block, and [`calico`] reads and writes the stored objects.
 
+pub mod block;
+pub mod calico;
 mod candidates;
+mod cidr;
 mod error;
+pub mod pool;
+pub mod pools;
 #[cfg(test)]
 mod properties;
 mod range;
 mod set;
+mod time;
 
 pub use candidates::{Candidates, choose};
 pub use error::Error;
 pub use range::{Range, RangeConf};
 pub use set::{RangeSet, check_disjoint};
+pub use time::Timestamp;

@@ -143,7 +143,7 @@ pub(crate) fn bits(ip: IpAddr) -> u128 {
     }
 }
 
-fn from_bits(family: IpAddr, bits: u128) -> IpAddr {
+pub(crate) fn from_bits(family: IpAddr, bits: u128) -> IpAddr {
     match family {
         #[expect(
             clippy::cast_possible_truncation,
