@@ -4,6 +4,8 @@
 
 #![warn(missing_docs)]
 
+pub mod ipam;
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Path of the agent's socket if the agent runs with its default options.
 pub const DEFAULT_SOCKET: &str = "/run/podwire/agent.sock";
+
+/// State directory of the agent if it runs with its default options.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/podwire";
 
 /// Upper limit for a response: the status of about ten thousand nodes.
 const MAX_RESPONSE: usize = 1 << 25;
@@ -49,12 +54,27 @@ impl ClientError {
 
 /// Requests `path`, for example `/readyz`, and waits at most `timeout` for the whole response.
 pub fn get(socket: &Path, path: &str, timeout: Duration) -> Result<Response, ClientError> {
+    send(socket, &format!("GET {path} HTTP/1.0\r\nHost: podwire\r\n\r\n"), timeout)
+}
+
+/// Sends a JSON body to `path`, and waits at most `timeout` for the whole response.
+pub fn post(
+    socket: &Path,
+    path: &str,
+    body: &str,
+    timeout: Duration,
+) -> Result<Response, ClientError> {
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.0\r\nHost: podwire\r\nContent-Length: {length}");
+    send(socket, &format!("{head}\r\nContent-Type: application/json\r\n\r\n{body}"), timeout)
+}
+
+/// With HTTP/1.0 the server closes the connection after the response.
+fn send(socket: &Path, request: &str, timeout: Duration) -> Result<Response, ClientError> {
     let deadline = Instant::now() + timeout;
     let mut stream = UnixStream::connect(socket).map_err(ClientError::Connect)?;
     let no_answer = |cause: io::Error| ClientError::no_answer(&cause, timeout);
     stream.set_write_timeout(Some(timeout)).map_err(no_answer)?;
-    // With HTTP/1.0 the server closes the connection after the response.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: podwire\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(no_answer)?;
     let bytes = read_to_end(&mut stream, deadline).map_err(no_answer)?;
     parse(&bytes).ok_or_else(|| {
@@ -102,6 +122,26 @@ mod tests {
         for other in ["", "no", "HTTP/1.1\r\n\r\n", "HTTP/1.1 x\r\n\r\n", "SSH-2.0 200 x\r\n\r\n"] {
             assert_eq!(parse(other.as_bytes()), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn post_sends_head_and_body() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut received = [0; 256];
+            let length = stream.read(&mut received).unwrap();
+            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nyes").unwrap();
+            String::from_utf8(received[..length].to_vec()).unwrap()
+        });
+        let response = post(&path, "/ipam/gc", "{}", Duration::from_secs(30)).unwrap();
+        assert_eq!(response, Response { status: 200, body: "yes".into() });
+        let received = server.join().unwrap();
+        assert!(received.starts_with("POST /ipam/gc HTTP/1.0\r\n"), "{received}");
+        assert!(received.contains("\r\nContent-Length: 2\r\n"), "{received}");
+        assert!(received.ends_with("\r\n\r\n{}"), "{received}");
     }
 
     #[test]
