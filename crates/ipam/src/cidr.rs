@@ -17,6 +17,12 @@ pub(crate) const fn v6(words: [u16; 8], length: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, g, h), length))
 }
 
+/// Returns an address of a prefix by its position.
+pub(crate) fn nth(prefix: IpNet, n: u16) -> IpAddr {
+    let base = prefix.network();
+    address(base, crate::range::bits(base) + u128::from(n))
+}
+
 pub(crate) fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b.network()) || b.contains(&a.network())
 }

@@ -11,7 +11,9 @@ pub mod block;
 pub mod calico;
 mod candidates;
 mod cidr;
+pub mod collect;
 mod error;
+pub mod node;
 pub mod pool;
 pub mod pools;
 #[cfg(test)]

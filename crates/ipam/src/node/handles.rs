@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Handles: for each attachment, the number of addresses in each block.
+//!
+//! podwire itself does not need them; other programs find the addresses of a container with them. So they are written
+//! after the blocks, and not waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use crate::calico::Handle;
+use crate::node::known::{InFlight, Known};
+use crate::node::messages::Revision;
+
+/// Operations on handles at the same time.
+const MAX_IN_FLIGHT: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct HandleWork {
+    pub(crate) known: Known<Handle>,
+    pub(crate) in_flight: Option<InFlight<Handle>>,
+    /// Addresses of this node's attachment.
+    desired: BTreeMap<IpNet, u32>,
+}
+
+/// Handles that differ from the store, or may differ.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    all: BTreeMap<String, HandleWork>,
+    dirty: BTreeSet<String>,
+    in_flight: usize,
+}
+
+/// The next operation on a handle.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Write {
+    Read,
+    Create(Handle),
+    Replace(Revision, Handle),
+    Delete(Revision),
+}
+
+impl Handles {
+    /// Sets what a handle should have. Without addresses it is deleted.
+    pub(crate) fn set(&mut self, id: &str, blocks: BTreeMap<IpNet, u32>) {
+        self.all.entry(id.to_owned()).or_default().desired = blocks;
+        self.dirty.insert(id.to_owned());
+    }
+
+    /// Plans the deletion of a handle that no allocation has, if it has not changed.
+    pub(crate) fn plan_delete(&mut self, id: &str, revision: Revision) {
+        let work = self.all.entry(id.to_owned()).or_default();
+        if work.desired.is_empty() {
+            work.known.update(Known::Present(revision, Handle::default()));
+            self.dirty.insert(id.to_owned());
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &str) -> Option<&mut HandleWork> {
+        self.all.get_mut(id)
+    }
+
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty() && self.in_flight < MAX_IN_FLIGHT
+    }
+
+    /// Returns handles that need an operation, as many as may be in flight.
+    pub(crate) fn take_dirty(&mut self) -> Vec<String> {
+        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight);
+        let idle = |id: &&String| self.all.get(*id).is_some_and(|work| work.in_flight.is_none());
+        let ids: Vec<_> = self.dirty.iter().filter(idle).take(room).cloned().collect();
+        for id in &ids {
+            self.dirty.remove(id);
+        }
+        ids
+    }
+
+    pub(crate) fn start(&mut self, id: &str, in_flight: InFlight<Handle>) {
+        if let Some(work) = self.all.get_mut(id) {
+            work.in_flight = Some(in_flight);
+            self.in_flight += 1;
+        }
+    }
+
+    /// Ends the operation in flight. The handle is compared again.
+    pub(crate) fn end(&mut self, id: &str) -> Option<InFlight<Handle>> {
+        let ended = self.all.get_mut(id)?.in_flight.take()?;
+        self.in_flight -= 1;
+        self.dirty.insert(id.to_owned());
+        Some(ended)
+    }
+
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (&String, &InFlight<Handle>)> {
+        self.all.iter().filter_map(|(id, work)| Some((id, work.in_flight.as_ref()?)))
+    }
+
+    /// Returns the next operation, or `None` if the store has what it should have. A handle that should not exist and
+    /// does not exist is forgotten.
+    pub(crate) fn next_write(&mut self, id: &str) -> Option<Write> {
+        let work = self.all.get(id)?;
+        let desired = Handle { blocks: work.desired.clone(), ..Handle::default() };
+        match (&work.known, work.desired.is_empty()) {
+            (Known::Unknown, true) => Some(Write::Read),
+            (Known::Unknown | Known::Missing(_), false) => Some(Write::Create(desired)),
+            (Known::Present(revision, _), true) => Some(Write::Delete(*revision)),
+            (Known::Present(revision, stored), false) => {
+                let is_same = stored.blocks == work.desired && !stored.deleted;
+                let handle = Handle { preserved: stored.preserved.clone(), ..desired };
+                (!is_same).then_some(Write::Replace(*revision, handle))
+            }
+            (Known::Missing(_), true) => {
+                self.all.remove(id);
+                None
+            }
+            (Known::Malformed(_), _) => None,
+        }
+    }
+}

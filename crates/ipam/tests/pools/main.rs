@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The state machine of a node, through its public interface.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod check;
+mod cluster;
+mod random;
+mod store;
