@@ -19,7 +19,7 @@ use serde::Serialize;
 use text::ErrorChain;
 
 use crate::dataplane::nft::Rules;
-use crate::dataplane::routes::{Options, Reconciler, Secrets, complete};
+use crate::dataplane::routes::{Options, Reconciler, Secrets, UdpTunnelSlot, complete};
 use crate::membership::{lease_file, view_file};
 use crate::node_files::{bridge, cni_conf, subnet_env};
 use crate::overlay::previous_backend::backends_file;
@@ -217,6 +217,7 @@ impl Cleaner<'_> {
             earlier_networks: saved.networks(),
             secrets: Secrets::default(),
             queues: 1,
+            udp: UdpTunnelSlot::default(),
         };
         let mut reconciler = Reconciler::open(options)?;
         if self.settings.mode.dry_run {

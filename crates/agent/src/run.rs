@@ -13,7 +13,7 @@ use overlay::plan;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Notify, watch};
 
-use crate::dataplane::routes::{Options, Report, Secrets};
+use crate::dataplane::routes::{Options, Report, Secrets, UdpTunnelSlot};
 use crate::dataplane::thread::StartError;
 use crate::dataplane::{nft, routes};
 pub use crate::dry_run::{DryRunError, dry_run};
@@ -102,17 +102,18 @@ async fn add_controllers(
     let (reported, reports) = unbounded_channel();
     let every = settings.checks.compare_interval;
     let (underlay, forwarding) = (Arc::clone(&underlay_changed), Arc::clone(&forwarding_changed));
-    let routes =
-        routes::start_with(reconciler_options(&settings), every, move |report| match report {
-            Report::UnderlayChanged => underlay.notify_one(),
-            Report::ForwardingChanged => forwarding.notify_one(),
-            Report::Restarted => {
-                underlay.notify_one();
-                forwarding.notify_one();
-                drop(reported.send(report));
-            }
-            other => drop(reported.send(other)),
-        })?;
+    let options = reconciler_options(&settings);
+    hub.set_udp(options.udp.clone());
+    let routes = routes::start_with(options, every, move |report| match report {
+        Report::UnderlayChanged => underlay.notify_one(),
+        Report::ForwardingChanged => forwarding.notify_one(),
+        Report::Restarted => {
+            underlay.notify_one();
+            forwarding.notify_one();
+            drop(reported.send(report));
+        }
+        other => drop(reported.send(other)),
+    })?;
     let routes = Arc::new(routes);
     let (nft, repairs) = nft::start(&settings.node.owner, every)?;
     let nft = Arc::new(nft);
@@ -196,6 +197,7 @@ pub(crate) fn reconciler_options(settings: &Settings) -> Options {
         earlier_networks: Vec::new(),
         secrets: Secrets::default(),
         queues: 2,
+        udp: UdpTunnelSlot::default(),
     }
 }
 

@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use overlay::diff::Conflict;
 use tokio::sync::watch;
 
+use crate::dataplane::routes::UdpTunnelSlot;
 use crate::multicast::Counters;
 
 use self::conditions::{Conditions, Controllers};
@@ -28,7 +29,7 @@ pub use self::model::{
     AgentInfo, Comparison, ConditionKind, ControllerStatus, KernelStatus, LeaseStatus,
     MembershipStatus, MulticastStatus, NetworkStatus, PathStatus, PeerCounts, PeerStatus,
     PeersStatus, Problem, RejectedPeerStatus, Repair, RepairKind, Repairs, RouteMode, Status,
-    StoreStatus, Time, UnderlayStatus, WatchStatus,
+    StoreStatus, Time, UdpFlow, UdpStatus, UnderlayStatus, WatchStatus,
 };
 use self::peers::Peers;
 pub use self::readiness::{HEARTBEAT_INTERVAL, Health, Readiness};
@@ -246,6 +247,11 @@ impl StatusHub {
     pub fn record_comparison(&self, took: Duration, changes: usize) {
         let comparison = Comparison { at: Time::now(), seconds: took.as_secs_f64(), changes };
         self.lock().kernel.comparison = Some(comparison);
+    }
+
+    /// Sets the place of the udp backend's tunnel, whose counters are read whenever the status is.
+    pub fn set_udp(&self, slot: UdpTunnelSlot) {
+        self.lock().kernel.udp = slot;
     }
 
     /// Sets the counters of multicast. They are read whenever the status is.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use text::escape;
 
-use crate::status::{ConditionKind, MulticastStatus, PeerCounts, RouteMode, Status};
+use crate::status::{ConditionKind, MulticastStatus, PeerCounts, RouteMode, Status, UdpStatus};
 
 /// Content type with the version of the format.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -20,6 +20,9 @@ pub fn page(status: &Status) -> String {
     work(&mut page, status);
     if let Some(counts) = &status.multicast {
         multicast(&mut page, counts);
+    }
+    if let Some(counts) = &status.kernel.udp {
+        udp(&mut page, counts);
     }
     page.text
 }
@@ -136,6 +139,26 @@ fn multicast(page: &mut Page, counts: &MulticastStatus) {
         "podwire_multicast_lost_total",
         "counter",
         "Multicast and broadcast packets dropped, by reason.",
+    );
+    for (reason, count) in &counts.dropped {
+        page.with(&[("why", reason)], *count as f64);
+    }
+}
+
+fn udp(page: &mut Page, counts: &UdpStatus) {
+    let directions = [("sent", counts.sent), ("received", counts.received)];
+    page.family("podwire_udp_packets_total", "counter", "Packets of the udp backend.");
+    for (direction, flow) in &directions {
+        page.with(&[("direction", direction)], flow.packets as f64);
+    }
+    page.family("podwire_udp_bytes_total", "counter", "Bytes of the udp backend.");
+    for (direction, flow) in &directions {
+        page.with(&[("direction", direction)], flow.bytes as f64);
+    }
+    page.family(
+        "podwire_udp_lost_total",
+        "counter",
+        "Packets of the udp backend dropped, by reason.",
     );
     for (reason, count) in &counts.dropped {
         page.with(&[("why", reason)], *count as f64);

@@ -28,4 +28,5 @@ pub use self::outcome::{Failure, Outcome};
 pub use self::plane::{Report, RoutesDataplane, RoutesPlane, start, start_with};
 pub use self::reconciler::{Options, Reconciler, Secrets};
 pub use self::target::PeerUpdate;
+pub use self::udp_tunnel::UdpTunnelSlot;
 pub use self::wireguard::public_key;

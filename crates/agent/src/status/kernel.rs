@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use overlay::diff::{Change, Conflict};
 
 use super::MAX_LISTED;
-use super::model::{Comparison, KernelStatus, Repair, RepairKind, Repairs};
+use super::model::{Comparison, KernelStatus, Repair, RepairKind, Repairs, UdpStatus};
+use crate::dataplane::routes::UdpTunnelSlot;
 
 /// Number of repairs that are shown.
 pub(super) const MAX_REPAIRS: usize = 32;
@@ -18,6 +19,8 @@ pub(super) struct Kernel {
     pub comparison: Option<Comparison>,
     counts: BTreeMap<RepairKind, u64>,
     last_repairs: VecDeque<Repair>,
+    /// Its counters are read whenever the status is.
+    pub udp: UdpTunnelSlot,
 }
 
 impl Kernel {
@@ -27,6 +30,7 @@ impl Kernel {
             comparison: None,
             counts: RepairKind::ALL.map(|kind| (kind, 0)).into(),
             last_repairs: VecDeque::new(),
+            udp: UdpTunnelSlot::default(),
         }
     }
 
@@ -47,6 +51,7 @@ impl Kernel {
                 last: self.last_repairs.iter().cloned().collect(),
             },
             comparison: self.comparison,
+            udp: self.udp.counts().as_ref().map(UdpStatus::of),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tunnel::{Counts, Dropped, Flow};
 
 use crate::multicast::{Counters, DropReason};
 
@@ -273,6 +274,51 @@ pub struct KernelStatus {
     /// The last full comparison with the kernel.
     #[serde(rename = "compare")]
     pub comparison: Option<Comparison>,
+    /// Packets of the udp backend; `None` for other backends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<UdpStatus>,
+}
+
+/// Packets of the udp backend, which pass through the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UdpStatus {
+    /// From pods to other nodes.
+    pub sent: UdpFlow,
+    /// From other nodes to pods.
+    pub received: UdpFlow,
+    /// Packets that were dropped, by reason.
+    #[serde(rename = "lost")]
+    pub dropped: BTreeMap<String, u64>,
+}
+
+/// Packets and bytes in one direction, as on the wire without the outer UDP and IP headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UdpFlow {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl UdpStatus {
+    pub(super) fn of(counts: &Counts) -> Self {
+        let flow = |flow: &Flow| UdpFlow { packets: flow.packets, bytes: flow.bytes };
+        let Dropped { no_route, multicast, expired, malformed, not_sent, not_taken } =
+            counts.dropped;
+        let dropped = [
+            ("noroute", no_route),
+            ("multicast", multicast),
+            ("expired", expired),
+            ("malformed", malformed),
+            ("notsent", not_sent),
+            ("nottaken", not_taken),
+        ];
+        Self {
+            sent: flow(&counts.sent),
+            received: flow(&counts.received),
+            dropped: dropped.map(|(reason, count)| (reason.to_owned(), count)).into(),
+        }
+    }
 }
 
 /// Repairs of kernel state and files that other programs changed.

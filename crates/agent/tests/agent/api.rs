@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent::api::{Error, Socket, socket_path};
+use agent::dataplane::routes::Reconciler;
 use agent::multicast::Counters;
 use agent::status::{ConditionKind, RejectedPeerStatus, RepairKind};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
 
 use crate::api_server::{PORT, Served, curl, network, peer, url};
+use crate::reconcile::node::{make_eth0, options};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -114,6 +116,7 @@ print(json.dumps([
 fn metrics_are_valid_and_documented() {
     in_netns(|| {
         require!(File("/usr/lib/python3/dist-packages/prometheus_client/parser.py"));
+        require!(File("/dev/net/tun"));
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
         let hub = &served.hub;
@@ -128,6 +131,11 @@ fn metrics_are_valid_and_documented() {
         let counts = Arc::new(Counters::default());
         counts.delivered.store(7, Ordering::Relaxed);
         hub.set_multicast(counts);
+        make_eth0();
+        let options = options();
+        hub.set_udp(options.udp.clone());
+        let mut reconciler = Reconciler::open(options).unwrap();
+        reconciler.set_network(crate::reconcile::node::network(r#"{"Type": "udp"}"#, 2..3));
         hub.set_problem(ConditionKind::Store, "gone");
         let rejected = RejectedPeerStatus { peer: "x".into(), subnet: None, reason: "no".into() };
         hub.set_rejected(vec![rejected]);
@@ -155,6 +163,7 @@ fn metrics_are_valid_and_documented() {
         );
         assert_eq!(sample("podwire_compare_duration_seconds", None), 0.012);
         assert_eq!(sample("podwire_multicast_packets", Some(("what", "delivered"))), 7.0);
+        assert_eq!(sample("podwire_udp_packets", Some(("direction", "sent"))), 0.0);
         for family in families.values() {
             assert!(family[1] == "gauge" || family[1] == "counter", "{family}");
             assert!(!family[2].as_str().unwrap().is_empty(), "{family}");

@@ -4,7 +4,7 @@
 mod backends;
 mod blackholes;
 mod events;
-mod node;
+pub mod node;
 mod peers;
 mod recorded_flannel;
 mod repairs;

@@ -16,7 +16,7 @@ use super::observe;
 use super::outcome::Outcome;
 use super::reconciler::Secrets;
 use super::requests::{self, Step, is_removal};
-use super::udp_tunnel::UdpTunnel;
+use super::udp_tunnel::{UdpTunnel, UdpTunnelSlot};
 
 /// Number of requests that are built before they are sent. Larger batches would only use more
 /// memory, because the socket sends no more at once.
@@ -43,6 +43,7 @@ pub(super) struct Applier<'a> {
     pub(super) listen: Option<SocketAddrV4>,
     /// Queues of the udp backend.
     pub(super) queues: usize,
+    pub(super) udp_slot: &'a UdpTunnelSlot,
 }
 
 #[derive(Debug, Default)]
@@ -195,7 +196,8 @@ impl Applier<'_> {
         // The previous tunnel has a device of the same name.
         *self.udp_tunnel = None;
         let listen = self.listen.ok_or("no address to listen on")?;
-        let tunnel = UdpTunnel::start(name, listen, self.queues, || find(self.nl, name))?;
+        let tunnel =
+            UdpTunnel::start(name, listen, self.queues, self.udp_slot, || find(self.nl, name))?;
         *self.udp_tunnel = Some(tunnel);
         find(self.nl, name)
     }

@@ -23,7 +23,7 @@ use super::observe::{self, Observation, Observer, RouteSelection};
 use super::on_link;
 use super::outcome::{Outcome, Unresolved};
 use super::target::{PeerUpdate, Target};
-use super::udp_tunnel::{self, UdpTunnel};
+use super::udp_tunnel::{self, UdpTunnel, UdpTunnelSlot};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -35,6 +35,8 @@ pub struct Options {
     pub secrets: Secrets,
     /// Number of queues of the udp backend.
     pub queues: usize,
+    /// The place of its tunnel.
+    pub udp: UdpTunnelSlot,
 }
 
 /// Values that are in no plan and in no log.
@@ -103,11 +105,6 @@ impl Reconciler {
     /// Returns the network with its current plan.
     pub fn network(&self) -> Option<&Network> {
         self.target.as_ref().map(|target| &target.network)
-    }
-
-    /// Returns the counters of the udp backend.
-    pub fn udp_counts(&self) -> Option<tunnel::Counts> {
-        self.udp_tunnel.as_ref().map(UdpTunnel::counts)
     }
 
     /// Sets the secrets for later changes.
@@ -376,6 +373,7 @@ impl Reconciler {
             secrets: &self.options.secrets,
             listen: network.and_then(udp_tunnel::listen_address),
             queues: self.options.queues,
+            udp_slot: &self.options.udp,
         };
         let earlier_changes = outcome.changes.len();
         let mut applied = Applied { outcome: std::mem::take(outcome), ..Applied::default() };

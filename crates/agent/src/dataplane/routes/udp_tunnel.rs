@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use kernel::{IfIndex, IfName};
@@ -11,10 +12,26 @@ use overlay::plan::Network;
 use text::ErrorChain;
 use tunnel::{Config, Counts, Peer, Tunnel};
 
-/// A running tunnel.
+/// The running tunnel, if there is one. Clones share it, so that other threads can read its counters.
+#[derive(Debug, Clone, Default)]
+pub struct UdpTunnelSlot(Arc<Mutex<Option<Tunnel>>>);
+
+impl UdpTunnelSlot {
+    /// Returns the counters since the start of the tunnel.
+    pub fn counts(&self) -> Option<Counts> {
+        self.lock().as_ref().map(Tunnel::counts)
+    }
+
+    /// A panic elsewhere cannot leave the tunnel half changed.
+    fn lock(&self) -> MutexGuard<'_, Option<Tunnel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running tunnel. Dropping it removes its device.
 #[derive(Debug)]
 pub(super) struct UdpTunnel {
-    tunnel: Tunnel,
+    slot: UdpTunnelSlot,
     listen: SocketAddrV4,
     index: IfIndex,
 }
@@ -34,16 +51,20 @@ impl UdpTunnel {
         device: IfName,
         listen: SocketAddrV4,
         queues: usize,
+        slot: &UdpTunnelSlot,
         index_of: impl FnOnce() -> Result<IfIndex, String>,
     ) -> Result<Self, String> {
         let config = Config { device, listen: listen.into(), queues };
         let tunnel = Tunnel::start(&config).map_err(|error| ErrorChain(&error).to_string())?;
-        Ok(Self { tunnel, listen, index: index_of()? })
+        let index = index_of()?;
+        *slot.lock() = Some(tunnel);
+        Ok(Self { slot: slot.clone(), listen, index })
     }
 
     /// Returns whether the tunnel works, has this device, and receives on this address.
     pub(super) fn serves(&self, index: IfIndex, listen: Option<SocketAddrV4>) -> bool {
-        self.index == index && Some(self.listen) == listen && self.tunnel.failure().is_none()
+        let works = self.slot.lock().as_ref().is_some_and(|tunnel| tunnel.failure().is_none());
+        self.index == index && Some(self.listen) == listen && works
     }
 
     pub(super) fn index(&self) -> IfIndex {
@@ -53,8 +74,10 @@ impl UdpTunnel {
     /// Sets the peers of all subnets.
     pub(super) fn set_peers(&self, desired: &BTreeMap<Ipv4Net, SocketAddrV4>) {
         let peers: Vec<Peer> = desired.iter().map(peer).collect();
-        let ignored = self.tunnel.set_peers(&peers);
-        debug_assert!(ignored.is_empty(), "all peers are IPv4");
+        if let Some(tunnel) = &*self.slot.lock() {
+            let ignored = tunnel.set_peers(&peers);
+            debug_assert!(ignored.is_empty(), "all peers are IPv4");
+        }
     }
 
     /// Sets or removes the peers of these subnets only.
@@ -67,12 +90,18 @@ impl UdpTunnel {
             subnets.iter().filter_map(|subnet| desired.get_key_value(subnet)).map(peer).collect();
         let is_gone = |subnet: &&Ipv4Net| !desired.contains_key(subnet);
         let gone: Vec<IpNet> = subnets.iter().filter(is_gone).map(|net| (*net).into()).collect();
-        let ignored = self.tunnel.change_peers(&gone, &set);
-        debug_assert!(ignored.is_empty(), "all peers are IPv4");
+        if let Some(tunnel) = &*self.slot.lock() {
+            let ignored = tunnel.change_peers(&gone, &set);
+            debug_assert!(ignored.is_empty(), "all peers are IPv4");
+        }
     }
+}
 
-    pub(super) fn counts(&self) -> Counts {
-        self.tunnel.counts()
+impl Drop for UdpTunnel {
+    fn drop(&mut self) {
+        let tunnel = self.slot.lock().take();
+        // Waits for its threads, without the lock.
+        drop(tunnel);
     }
 }
 

@@ -113,11 +113,15 @@ fn udp_of_three_nodes() {
         testkit::require!(File("/dev/net/tun"));
         let wire = Wire::new();
         let nodes = [1, 2, 3].map(|number| wire.node(number, true, false));
-        check(
+        let members = check(
             nodes.into(),
             r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "udp"}}"#,
             &with(V4, "1472"),
         );
+        for member in &members {
+            let counts = member.agent().hub.summary().kernel.udp.unwrap();
+            assert!(counts.sent.packets > 0 && counts.received.bytes > 0, "{counts:?}");
+        }
     });
 }
 

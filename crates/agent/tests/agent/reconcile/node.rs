@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use agent::dataplane::routes::{Options, Outcome, PeerUpdate, Reconciler, Secrets};
+use agent::dataplane::routes::{Options, Outcome, PeerUpdate, Reconciler, Secrets, UdpTunnelSlot};
 use kernel::{IfName, Netlink};
 use overlay::Addresses;
 use overlay::lease::Lease;
@@ -60,6 +60,7 @@ pub fn options() -> Options {
         earlier_networks: Vec::new(),
         secrets: Secrets::default(),
         queues: 1,
+        udp: UdpTunnelSlot::default(),
     }
 }
 
