@@ -262,14 +262,19 @@ impl Joiner {
         if let (None, Some(held)) = (&kept, prepared.saved.lease(&*self.leases)) {
             kept = self.leases.renew_with(&held, &request).await?;
         }
+        // With Kubernetes the name of the lease does not tell the subnets.
+        let subnets = |held: &HeldLease| {
+            let subnets = held.lease.subnets.iter().map(|subnet| subnet.to_string());
+            subnets.collect::<Vec<_>>().join(" ")
+        };
         match kept {
             Some(held) => {
-                tracing::info!(lease = %held.name, "lease kept");
+                tracing::info!(lease = %held.name, subnets = subnets(&held), "lease kept");
                 Ok(held)
             }
             None => {
                 let held = self.leases.acquire(&request).await?;
-                tracing::info!(lease = %held.name, "lease acquired");
+                tracing::info!(lease = %held.name, subnets = subnets(&held), "lease acquired");
                 Ok(held)
             }
         }

@@ -133,7 +133,10 @@ impl Logged {
         lines.extend(running.cloned().map(Line::ControllerRecovered));
         if now.ready && !self.ready {
             lines.push(Line::Ready);
-        } else if !now.ready && (self.ready || self.reasons != now.reasons) {
+        } else if !now.ready
+            && (self.ready || now.reasons.iter().any(|one| !self.reasons.contains(one)))
+        {
+            // A reason that has gone is no news, so that a healthy start logs no warning.
             lines.push(Line::NotReady(now.reasons.join("; ")));
         }
         lines
@@ -186,6 +189,16 @@ mod tests {
         check(&logged(None, &[(CONFIG, "starting")], &[]), &waiting, &[not_ready("config: none")]);
         check(&waiting, &ready, &[Line::Ready]);
         check(&ready, &waiting, &[not_ready("config: none")]);
+    }
+
+    #[tokio::test]
+    async fn healthy_start_logs_no_warning() {
+        let hub = StatusHub::new("a", "etcd");
+        let mut log = StatusLog::new(&hub);
+        hub.clear_problem(ConditionKind::Store);
+        assert_eq!(log.next().await, [], "the store has answered");
+        hub.set_network(Some(crate::status::tests::network()));
+        assert_eq!(log.next().await, [Line::Ready]);
     }
 
     fn not_ready(reasons: &str) -> Line {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-fn network() -> NetworkStatus {
+pub(super) fn network() -> NetworkStatus {
     NetworkStatus {
         owner: "podwire".into(),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
