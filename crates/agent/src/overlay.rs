@@ -5,6 +5,7 @@
 
 mod paths;
 pub(crate) mod previous_backend;
+mod publication;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use self::previous_backend::SavedBackends;
+use self::publication::Publication;
 use crate::dataplane::routes::{Outcome, PeerUpdate, Reconciler, Report, RoutesDataplane, Secrets};
 use crate::extension::{Failures, Job, Progress, send_jobs};
 use crate::lease::{LeaseBackend, NodeRecord, NodeRecordState, PeerEvents, StoreItem};
@@ -71,9 +73,7 @@ struct Current {
     invalid: BTreeMap<String, String>,
     /// Peers that the plan rejects.
     rejected: Vec<RejectedPeerStatus>,
-    pod_mtu: Option<u32>,
-    /// The other controllers know of the network.
-    is_published: bool,
+    publication: Publication,
     /// When to check whether peers still use the previous backend; `None` if there is none.
     check_previous_at: Option<Instant>,
 }
@@ -81,8 +81,8 @@ struct Current {
 impl Current {
     fn new(joined: Arc<Joined>) -> Current {
         let (invalid, rejected) = (BTreeMap::new(), Vec::new());
-        let (pod_mtu, is_published, check_previous_at) = (None, false, None);
-        Current { joined, invalid, rejected, pod_mtu, is_published, check_previous_at }
+        let (publication, check_previous_at) = (Publication::new(), None);
+        Current { joined, invalid, rejected, publication, check_previous_at }
     }
 }
 
@@ -189,7 +189,8 @@ impl Overlay {
         self.program_all(items).await?;
         // The path to the same address may be another one.
         self.check_path(Command::CheckAll);
-        self.publish();
+        let has_started = self.has_started();
+        self.publish_after(publication::Event::Programmed { has_started });
         self.backends.write_if_due(&self.settings).await;
         Ok(())
     }
@@ -328,15 +329,8 @@ impl Overlay {
         self.hub.set_conflicts(&outcome.conflicts);
         let Some(current) = &mut self.current else { return };
         current.rejected = outcome.rejected.iter().map(rejected).collect();
-        let mtu_changed = outcome.pod_mtu.is_some() && outcome.pod_mtu != current.pod_mtu;
-        let is_published = current.is_published;
-        if mtu_changed {
-            current.pod_mtu = outcome.pod_mtu;
-        }
         self.report_rejected();
-        if mtu_changed && is_published {
-            self.publish();
-        }
+        self.publish_after(publication::Event::Outcome { pod_mtu: outcome.pod_mtu });
     }
 
     /// Reports all peers that are not served, for whichever reason.
@@ -363,23 +357,28 @@ impl Overlay {
     /// Handles what the commands of the backend `extension` have done.
     fn handle_progress(&mut self) {
         self.report_rejected();
-        let is_waiting = |current: &Current| current.pod_mtu.is_some() && !current.is_published;
-        if self.current.as_ref().is_some_and(is_waiting) {
-            self.publish();
+        if self.has_started() {
+            self.publish_after(publication::Event::Started);
         }
     }
 
-    /// Tells the other controllers that the network works. The command after the start of the backend `extension` may
-    /// create what pods need, so they are told after it has ended.
-    fn publish(&mut self) {
+    /// Returns whether the command after the start of the backend `extension` has ended, if there is one. It may create
+    /// what pods need.
+    fn has_started(&self) -> bool {
+        let progress = self.inputs.extension.borrow();
+        self.current.as_ref().is_some_and(|current| progress.has_started(&current.joined))
+    }
+
+    /// Tells the other controllers that the network works, if this event is a reason.
+    fn publish_after(&mut self, event: publication::Event) {
         let Some(current) = &mut self.current else { return };
-        if !self.inputs.extension.borrow().has_started(&current.joined) {
-            return;
+        let is_due;
+        (current.publication, is_due) = current.publication.step(event);
+        if is_due {
+            let joined = Arc::clone(&current.joined);
+            let pod_mtu = current.publication.pod_mtu().unwrap_or(joined.underlay.mtu);
+            self.outputs.programmed.send_replace(Some(Arc::new(Programmed { joined, pod_mtu })));
         }
-        current.is_published = true;
-        let joined = Arc::clone(&current.joined);
-        let pod_mtu = current.pod_mtu.unwrap_or(joined.underlay.mtu);
-        self.outputs.programmed.send_replace(Some(Arc::new(Programmed { joined, pod_mtu })));
     }
 
     /// Looks up the paths to these peers, or to all, and passes them to the status and the path check.

@@ -15,7 +15,7 @@ use crate::file_watcher::CHECK_INTERVAL;
 use crate::managed_file;
 use crate::managed_file::ManagedFile;
 use crate::settings::Settings;
-use crate::status::StatusHub;
+use crate::status::{Readiness, StatusHub};
 use crate::supervisor::{Failure, Heartbeat};
 
 /// Network name of flannel's own configuration, so that allocated addresses stay valid.
@@ -94,30 +94,78 @@ impl CniConf {
     pub(crate) async fn run(&self, hub: &StatusHub, heartbeat: &Heartbeat) -> Result<(), Failure> {
         let mut changes = hub.changes();
         let mut file = ManagedFile::new(&self.path, hub);
-        let mut not_ready_since = None;
+        let mut state = State::Written;
         loop {
             heartbeat.beat();
-            let readiness = hub.readiness();
-            let wait = if readiness.keeps_cni_conf {
-                not_ready_since = None;
-                let (conf, is_in_place) = (self.clone(), file.is_in_place());
-                let write = move || if is_in_place { conf.restore() } else { conf.install() };
-                file.written(&in_background(write).await);
-                readiness.holds_for.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
-            } else {
-                let since = *not_ready_since.get_or_insert_with(Instant::now);
-                let left = WITHDRAW_DELAY.saturating_sub(since.elapsed());
-                if left.is_zero() {
-                    let conf = self.clone();
-                    file.removed(&in_background(move || conf.withdraw()).await);
+            let action;
+            (state, action) = state.step(&hub.readiness(), Instant::now());
+            let conf = self.clone();
+            let wait = match action {
+                Action::Write { check_after } => {
+                    let is_in_place = file.is_in_place();
+                    let write = move || if is_in_place { conf.restore() } else { conf.install() };
+                    file.written(&in_background(write).await);
+                    check_after
                 }
-                if left.is_zero() { CHECK_INTERVAL } else { left }
+                Action::Wait(left) => left,
+                Action::Withdraw { check_after } => {
+                    file.removed(&in_background(move || conf.withdraw()).await);
+                    check_after
+                }
             };
             tokio::select! {
                 () = changes.next() => {}
                 () = file.next() => {}
                 () = heartbeat.during(sleep(wait)) => {}
             }
+        }
+    }
+}
+
+/// What has become of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The node is ready, so the file is written and restored. Also the state at the start.
+    Written,
+    /// The node has not been ready since this time, and the file stays for a while.
+    Grace { since: Instant },
+    /// The file is withdrawn.
+    Withdrawn,
+}
+
+/// What the controller has to do before it waits for the next event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// Write the file, and check it again after this time at the latest.
+    Write {
+        check_after: Duration,
+    },
+    Wait(Duration),
+    /// Remove the file, and check again after this time at the latest.
+    Withdraw {
+        check_after: Duration,
+    },
+}
+
+impl State {
+    /// Returns the next state and what has to be done. Pure.
+    fn step(self, readiness: &Readiness, now: Instant) -> (State, Action) {
+        if readiness.keeps_cni_conf {
+            // The node stops being ready without an event when its lease expires.
+            let check_after =
+                readiness.holds_for.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
+            return (State::Written, Action::Write { check_after });
+        }
+        let since = match self {
+            State::Written => now,
+            State::Grace { since } => since,
+            State::Withdrawn => {
+                return (self, Action::Withdraw { check_after: CHECK_INTERVAL });
+            }
+        };
+        match (since + WITHDRAW_DELAY).checked_duration_since(now).filter(|left| !left.is_zero()) {
+            Some(left) => (State::Grace { since }, Action::Wait(left)),
+            None => (State::Withdrawn, Action::Withdraw { check_after: CHECK_INTERVAL }),
         }
     }
 }

@@ -26,6 +26,41 @@ fn conf(directory: &Path) -> CniConf {
     }
 }
 
+#[test]
+fn file_is_withdrawn_after_a_while_without_readiness() {
+    let ready = Readiness { keeps_cni_conf: true, ..Readiness::default() };
+    let not_ready = Readiness::default();
+    let start = Instant::now();
+    let write = Action::Write { check_after: CHECK_INTERVAL };
+    let withdraw = Action::Withdraw { check_after: CHECK_INTERVAL };
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let grace = State::Grace { since: start };
+    for (before, readiness, now, after, action) in [
+        (State::Written, &ready, 0, State::Written, write),
+        (State::Written, &not_ready, 0, grace, Action::Wait(WITHDRAW_DELAY)),
+        (grace, &not_ready, 2, grace, Action::Wait(WITHDRAW_DELAY - Duration::from_secs(2))),
+        (grace, &ready, 2, State::Written, write),
+        (grace, &not_ready, 5, State::Withdrawn, withdraw),
+        (grace, &not_ready, 99, State::Withdrawn, withdraw),
+        (State::Withdrawn, &not_ready, 99, State::Withdrawn, withdraw),
+        (State::Withdrawn, &ready, 99, State::Written, write),
+    ] {
+        assert_eq!(before.step(readiness, at(now)), (after, action), "{before:?} {now}");
+    }
+}
+
+#[test]
+fn expiry_of_the_lease_is_checked_in_time() {
+    let check = |holds_for, expected| {
+        let readiness = Readiness { keeps_cni_conf: true, holds_for, ..Readiness::default() };
+        let (_, action) = State::Written.step(&readiness, Instant::now());
+        assert_eq!(action, Action::Write { check_after: expected });
+    };
+    check(None, CHECK_INTERVAL);
+    check(Some(Duration::from_secs(3)), Duration::from_secs(3));
+    check(Some(CHECK_INTERVAL * 2), CHECK_INTERVAL);
+}
+
 /// Lets time pass on the paused clock, and the other tasks run.
 async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
