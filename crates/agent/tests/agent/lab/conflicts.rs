@@ -9,9 +9,9 @@ use super::{Agent, Member, Store, TIMEOUT, all_reach_all};
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
 fn is_blocked(status: &Status) -> bool {
-    let is_it = |reason: &String| reason.contains("flannel.1 (bridge) is not managed by podwire");
     !status.ready
-        && status.reasons.iter().any(is_it)
+        && status.kernel.conflicts_total == 1
+        && status.kernel.conflicts[0].starts_with("device flannel.1 (bridge)")
         && !status.problems.contains_key(&ConditionKind::Kernel)
 }
 
@@ -61,9 +61,9 @@ fn foreign_device_with_the_same_vni_is_a_conflict() {
         node.sh("ip link add theirs type vxlan id 1 dstport 8472 local 192.168.90.1 dev eth0");
         let agent = Agent::start(&node, &Store::embedded(CONF));
         agent.wait("the reported conflict with its name", |status| {
-            let is_named =
-                |reason: &String| reason.contains("theirs already has VNI 1 and port 8472");
-            !status.ready && status.reasons.iter().any(is_named)
+            let problem = status.problems.get(&ConditionKind::Kernel);
+            !status.ready
+                && problem.is_some_and(|problem| problem.text.contains("theirs already has VNI 1"))
         });
         node.sh("ip link del theirs");
         agent.wait("status.ready without problems", |status| status.ready);

@@ -84,9 +84,8 @@ impl Lab {
         self.injector.inject(target, fault);
         let agent = self.members[0].agent();
         agent.wait(&format!("{controller} to be named after {fault:?}"), |status| {
-            let is_named = |text: &String| text.contains(&format!("controller {controller} is"));
             assert!(status.healthy, "heartbeat during {fault:?} of {controller}: {status:#?}");
-            status.warnings.iter().any(is_named)
+            status.controllers[controller].failure.is_some()
         });
         agent.wait(&format!("{controller} to recover from {fault:?}"), |status| {
             let shown = &status.controllers[controller];

@@ -131,7 +131,7 @@ fn flannels_nodes_become_ours(backend: &str) {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_nodes_of_flannel_are_taken_over() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         flannels_nodes_become_ours("vxlan");
@@ -139,6 +139,6 @@ fn vxlan() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_nodes_of_flannel_are_taken_over() {
     in_netns(|| flannels_nodes_become_ours("host-gw"));
 }

@@ -367,7 +367,7 @@ fn node_name_comes_from_the_pod() {
 }
 
 #[test]
-fn both_families() {
+fn both_families_get_their_pod_cidrs() {
     in_cluster(BOTH, |cluster| {
         let cidrs: [&[&str]; 2] =
             [&["10.244.1.0/24", "fd00:244:0:1::/64"], &["fd00:244:0:2::/64", "10.244.2.0/24"]];

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use agent::status::RepairKind;
+use agent::status::{ConditionKind, RepairKind};
 use testkit::{Wire, in_netns, wait_for};
 
 use super::{Agent, Store, TIMEOUT};
@@ -66,7 +66,7 @@ fn managed_files_are_restored() {
 
         fs::write(&list, r#"{"name": "theirs", "plugins": []}"#).unwrap();
         agent.wait_for(SOON, "the reported foreign configuration", |status| {
-            status.warnings.iter().any(|one| one.contains("was not written by podwire"))
+            status.problems.contains_key(&ConditionKind::Files)
         });
         assert!(fs::read_to_string(&list).unwrap().contains("theirs"));
         fs::remove_file(&list).unwrap();

@@ -85,7 +85,7 @@ fn two_nodes(wire: &Wire, is_v4: bool, backend: &str) -> Vec<Member> {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_changes_are_repaired() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -143,7 +143,7 @@ fn vxlan_of_ipv6() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_changes_are_repaired() {
     in_netns(|| {
         let wire = Wire::new();
         let members = two_nodes(&wire, true, "host-gw");
@@ -159,7 +159,7 @@ fn host_gw() {
 }
 
 #[test]
-fn udp() {
+fn udp_changes_are_repaired() {
     in_netns(|| {
         testkit::require!(File("/dev/net/tun"));
         let wire = Wire::new();

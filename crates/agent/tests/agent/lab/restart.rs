@@ -60,7 +60,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_restart_keeps_traffic() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         peers_come_and_go_while_an_agent_is_away("vxlan");
@@ -68,6 +68,6 @@ fn vxlan() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_restart_keeps_traffic() {
     in_netns(|| peers_come_and_go_while_an_agent_is_away("host-gw"));
 }

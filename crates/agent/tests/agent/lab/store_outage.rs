@@ -20,7 +20,7 @@ fn masquerading(server: &EtcdServer) -> Store {
 fn goes_on(status: &Status) -> bool {
     status.ready
         && status.store.reachable == Some(false)
-        && status.warnings.iter().any(|warning| warning.contains("etcd"))
+        && status.problems.contains_key(&ConditionKind::Store)
 }
 
 fn two_nodes(wire: &Wire, server: &EtcdServer) -> Vec<Member> {

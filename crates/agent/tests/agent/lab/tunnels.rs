@@ -72,7 +72,7 @@ fn groups_are_carried(near: &Member, far: &Member) {
 }
 
 #[test]
-fn udp() {
+fn udp_tunnel_measures_paths_and_forwards_groups() {
     in_netns(|| {
         testkit::require!(File("/dev/net/tun"));
         let members = narrow_ways_are_measured_and_groups_are_carried("udp", 1400 - 28);
@@ -95,7 +95,7 @@ fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
 }
 
 #[test]
-fn vm_ipip() {
+fn vm_ipip_tunnel_measures_paths_and_is_repaired() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         let members = narrow_ways_are_measured_and_groups_are_carried("ipip", 1400 - 20);
@@ -106,7 +106,7 @@ fn vm_ipip() {
 /// Its packets are 60 bytes more than a multiple of 16. Of its peers the kernel tells nothing, so that they are
 /// back after the next comparison.
 #[test]
-fn vm_wireguard() {
+fn vm_wireguard_tunnel_measures_paths_and_is_repaired() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);

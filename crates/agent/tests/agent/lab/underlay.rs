@@ -62,7 +62,7 @@ fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
 
     members[0].node.sh("ip link del eth0");
     members[0].agent().wait("the reported failure", |status| {
-        !status.ready && status.reasons.iter().any(|reason| reason.contains("eth0"))
+        !status.ready && status.problems.contains_key(&ConditionKind::Underlay)
     });
     let again = "
         ip link add eth0 type veth peer name port-1 netns PID
@@ -75,7 +75,7 @@ fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_follows_the_underlay() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         address_mtu_and_loss_are_followed("vxlan", 50);
@@ -83,12 +83,12 @@ fn vxlan() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_follows_the_underlay() {
     in_netns(|| address_mtu_and_loss_are_followed("host-gw", 0));
 }
 
 #[test]
-fn udp() {
+fn udp_follows_the_underlay() {
     in_netns(|| {
         testkit::require!(File("/dev/net/tun"));
         address_mtu_and_loss_are_followed("udp", 28);
@@ -141,7 +141,7 @@ fn node_waits_for_its_published_family() {
         let before = index();
         members[0].node.sh("ip address del 192.168.90.1/24 dev eth0");
         members[0].agent().wait("the reported failure", |status| {
-            !status.ready && status.reasons.iter().any(|reason| reason.contains("IPv4"))
+            !status.ready && status.problems.contains_key(&ConditionKind::Underlay)
         });
         assert_eq!(index(), before, "the device stays");
         // The default route was removed with the address and is not restored.

@@ -148,7 +148,7 @@ fn check(backend: &str, device: Option<&str>) {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_carries_packets_also_after_a_repair() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(r#"{"Type": "vxlan"}"#, Some("flannel.1"));
@@ -156,17 +156,17 @@ fn vxlan() {
 }
 
 #[test]
-fn udp() {
+fn udp_carries_packets_also_after_a_repair() {
     in_netns(|| check(r#"{"Type": "udp"}"#, Some("flannel0")));
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_carries_packets_also_after_a_repair() {
     in_netns(|| check(r#"{"Type": "host-gw"}"#, None));
 }
 
 #[test]
-fn vm_ipip() {
+fn vm_ipip_carries_packets_also_after_a_repair() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         check(r#"{"Type": "ipip"}"#, Some("flannel.ipip"));
@@ -174,7 +174,7 @@ fn vm_ipip() {
 }
 
 #[test]
-fn vm_wireguard() {
+fn vm_wireguard_carries_packets_also_after_a_repair() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         check(

@@ -157,11 +157,11 @@ fn vxlan_with_both_families() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_state_is_as_flannels() {
     in_netns(|| check(include_str!("../../../../overlay/tests/overlay/recorded/hostgw.txt")));
 }
 
 #[test]
-fn udp() {
+fn udp_state_is_as_flannels() {
     in_netns(|| check(include_str!("../../../../overlay/tests/overlay/recorded/udp.txt")));
 }
