@@ -213,6 +213,11 @@ impl PathCheck {
         self.cancel_all();
         (self.v4, self.v6) = (None, None);
         self.in_flight = InFlight::default();
+        // Waiting commands would pile up while sockets cannot be opened.
+        while let Ok(command) = self.commands.try_recv() {
+            // It keeps its target also after an error, which the loop below returns.
+            let _ = self.handle_command(command);
+        }
         let targets: Vec<Target> = self.targets.values().cloned().collect();
         for target in targets {
             self.open_sockets(&target)?;
