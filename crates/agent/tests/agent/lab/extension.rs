@@ -119,27 +119,32 @@ fn extension_commands_create_a_tunnel() {
     });
 }
 
-/// The command after the start may create what pods need.
+/// The command after the start may create what pods need. While it hangs, the agent goes on.
 #[test]
 fn node_is_ready_after_the_start_command_has_ended() {
     in_netns(|| {
         let wire = Wire::new();
         let fifo = "/run/lab/fifo";
-        write_program("/run/lab/after", &format!("#!/bin/sh -e\nread line < {fifo}\n"));
+        let wait = "[ $(ip netns identify) != node-1 ] || read line";
+        write_program("/run/lab/after", &format!("#!/bin/sh -e\n{wait} < {fifo}\n"));
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
             "PostStartupCommand": "/run/lab/after"}}"#;
-        let node = wire.node(1, true, false);
+        let store = Store::embedded(conf).and(&[ALLOW]);
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
         testkit::run("mkfifo", &[fifo]);
-        let agent = Agent::start(&node, &Store::embedded(conf).and(&[ALLOW]));
+        let agent = Agent::start(&nodes[0], &store);
         // Opens once the command reads.
         let mut writer = fs::OpenOptions::new().write(true).open(fifo).unwrap();
         agent.wait("the programmed kernel", |status| status.kernel.comparison.is_some());
         let is_ready = || agent.hub.readiness().is_ready.then_some(());
         assert_eq!(wait_some(Duration::from_secs(1), is_ready), None);
-        assert!(node.subnet_env().is_empty());
+        let peer = Agent::start(&nodes[1], &store);
+        peer.wait("status.ready of the peer", |status| status.ready);
+        agent.wait("the peer", |status| status.healthy && status.peers.counts.total == 1);
+        assert!(is_ready().is_none() && nodes[0].subnet_env().is_empty());
         writer.write_all(b"go on\n").unwrap();
         agent.wait("status.ready", |status| status.ready);
-        assert!(!node.subnet_env().is_empty());
+        assert!(!nodes[0].subnet_env().is_empty());
     });
 }
 
