@@ -263,20 +263,27 @@ impl<'de> de::Deserializer<'de> for GoValue<'_> {
 }
 
 /// Renames each key to the field it matches and leaves out `null` values. If several keys match a field, the exact
-/// spelling wins.
+/// spelling wins. Looks only at earlier keys of the same field: an object can have any number of unknown keys.
 fn fold_keys<'a>(
     map: &'a Map<String, Value>,
     fields: &'static [&'static str],
 ) -> Vec<(&'a str, &'a Value)> {
     let mut folded: Vec<(&str, &Value)> = Vec::with_capacity(map.len());
+    let mut positions: Vec<Option<usize>> = vec![None; fields.len()];
     for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
-        let is_exact = fields.contains(&&**key);
-        let field = fields.iter().find(|field| field.eq_ignore_ascii_case(key));
-        let name = field.filter(|_| !is_exact).map_or(key.as_str(), |field| *field);
-        match folded.iter_mut().find(|(other, _)| *other == name) {
-            Some(slot) if is_exact => slot.1 = value,
+        let exact = fields.iter().position(|field| field == key);
+        let field = exact.or_else(|| fields.iter().position(|f| f.eq_ignore_ascii_case(key)));
+        let Some(field) = field else {
+            folded.push((key, value));
+            continue;
+        };
+        match positions[field] {
+            Some(position) if exact.is_some() => folded[position].1 = value,
             Some(_) => {}
-            None => folded.push((name, value)),
+            None => {
+                positions[field] = Some(folded.len());
+                folded.push((fields[field], value));
+            }
         }
     }
     folded
@@ -359,6 +366,17 @@ mod tests {
     fn decode_prefers_the_exact_spelling() {
         let sample: Sample = decode(&json!({"MTU": 1, "mtu": 2, "mTU": 3})).expect("decodes");
         assert_eq!(sample.mtu, 2);
+    }
+
+    /// A comparison of all pairs of keys would take many minutes.
+    #[test]
+    fn decode_of_many_unknown_keys_is_fast() {
+        let unknown = (0..300_000).map(|number| (format!("unknown{number}"), json!(1)));
+        let object: Map<String, Value> = unknown.chain([("MTU".into(), json!(9000))]).collect();
+        let start = std::time::Instant::now();
+        let sample: Sample = decode_object(&object).expect("decodes");
+        assert_eq!(sample.mtu, 9000);
+        assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
     }
 
     #[test]
