@@ -175,6 +175,19 @@ fn history() -> Vec<Case> {
         case("DEL of another interface", &json!({}))
             .before(&[File("/run/data/net/10.1.0.9", "c1\r\neth1")])
             .steps(&[Del(1)]),
+        // The directory's modification time stays the same, so the index is stale.
+        case("DEL after a rewrite in place", &json!({})).steps(&[
+            Add(1),
+            File("/run/data/net/10.1.0.2", "c2\r\neth0"),
+            Del(2),
+            Del(1),
+        ]),
+        case("CHECK after a rewrite in place", &json!({})).steps(&[
+            Add(1),
+            File("/run/data/net/10.1.0.2", "c2\r\neth0"),
+            Check(2),
+            Del(2),
+        ]),
         case("CHECK without ADD", &json!({})).steps(&[Check(1), Del(1)]).failing(&[(1, 999)]),
         Case::new("other networks are not touched", other)
             .before(&[File("/run/data/net/10.1.0.2", "c1\r\neth0")]),
