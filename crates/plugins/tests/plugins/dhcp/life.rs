@@ -2,9 +2,14 @@
 //! Lease lifecycle with dnsmasq.
 
 use serde_json::json;
-use testkit::{in_netns, ping, wait_for};
+use testkit::{Daemon, in_netns, ping, wait_for};
 
-use super::lab::{Lab, TIMEOUT, dnsmasq_leases, lease_files, stop, wait_for_dnsmasq_leases};
+use super::lab::{
+    Lab, TIMEOUT, config, dnsmasq_leases, lease_files, stop, wait_for_daemon,
+    wait_for_dnsmasq_leases,
+};
+use crate::call::Answer;
+use crate::world::Plugins;
 
 const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
 
@@ -129,6 +134,31 @@ fn add_without_server_fails_and_leaves_nothing() {
         answer.fails_with(11, "no DHCP and no DHCPv6 server gave \"eth0\" an address within 1.5s");
         assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new());
         assert_eq!(lease_files(), Vec::<String>::new());
+    });
+}
+
+/// Scripts match the phrase with which the Go plugin reports this.
+#[test]
+fn add_without_server_contains_phrase_of_go() {
+    const PHRASE: &str = "error calling DHCP.Allocate: no more tries";
+    in_netns(|| {
+        let lab = Lab::new(2);
+        let go = Plugins::go();
+        let program = go.directory().join("dhcp");
+        let flags = ["daemon", "-resendtimeout", "1500ms"];
+        let go_daemon = Daemon::start(program.to_str().expect("path is UTF-8"), &flags);
+        wait_for_daemon();
+        let message = |answer: &Answer| {
+            assert!(!answer.success, "{}", answer.stdout);
+            answer.values[0]["msg"].as_str().unwrap_or_default().to_owned()
+        };
+        let by_go = message(&lab.world.call_of(&go, &config(&json!({})), 1).add());
+        assert!(by_go.contains(PHRASE), "Go: {by_go}");
+        drop(go_daemon);
+        let _daemon = lab.daemon(&flags[1..]);
+        // The Go plugin leaves its interface in the first pod.
+        let by_us = message(&lab.call(&json!({}), 2).add());
+        assert!(by_us.contains(PHRASE), "podwire: {by_us}");
     });
 }
 
