@@ -67,6 +67,28 @@ fn extension_command_is_logged_without_expansion() {
     });
 }
 
+/// Otherwise any client of the store could fill the log.
+#[test]
+fn many_rejected_leases_are_summarized_in_the_log() {
+    in_netns(|| {
+        testkit::require!(Program("sqlite3"));
+        let node = Wire::new().node(1, true, false);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+        let agent = start(&node, &["--net-config", conf]);
+        wait_logged_once("node ready");
+        drop(agent);
+        let keys = "BEGIN; UPDATE head SET revision = revision + 1;
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+            INSERT INTO entry SELECT '/coreos.com/network/subnets/invalid-' || i, 'x', revision, revision, NULL, NULL
+            FROM n, head; COMMIT";
+        run("sqlite3", &["-cmd", ".timeout 20000", STORE, keys]);
+        let _agent = start(&node, &[]);
+        wait_logged_once("peers rejected, not logged one by one more=80");
+        let log = std::fs::read_to_string("/run/lab/log").unwrap();
+        assert_eq!(log.matches("peer rejected peer=\"invalid-").count(), 20, "{log}");
+    });
+}
+
 #[test]
 fn agent_reports_its_state_to_systemd_and_log() {
     in_netns(|| {
