@@ -9,7 +9,7 @@ mod ifb;
 mod shape;
 
 use cni::{CniResult, Code, Error, Interface, Plugin, Request, Version};
-use kernel::link;
+use kernel::link::{self, Link};
 use kernel::tc::{self, Handle, Qdisc};
 use kernel::{IfIndex, Netlink, Netns};
 
@@ -43,8 +43,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
         return Ok(result);
     }
     let host = Netlink::open().context("open a netlink socket")?;
-    let link = host_end::index(&host, request, &result)?;
-    or_undo(|undo| build(request, &bandwidth, &host, link, result, undo))
+    let end = host_end::of_add(&host, request, &result)?;
+    or_undo(|undo| build(request, &bandwidth, &host, &end, result, undo))
 }
 
 /// Whether ADD has anything to limit. `false` for an invalid configuration: ADD reports the error.
@@ -56,13 +56,14 @@ fn build<'a>(
     request: &Request,
     bandwidth: &Bandwidth,
     host: &'a Netlink,
-    link: IfIndex,
+    end: &Link,
     mut result: CniResult,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
+    let link = end.index;
     let mut plan = Plan::default();
     if let Some(limit) = &bandwidth.egress {
-        let ifb = ifb::create(host, request, link, undo)?;
+        let ifb = ifb::create(host, request, end, undo)?;
         let parent = filter_parent(host, link, ifb.index, &mut plan, undo)?;
         shape_ifb(&mut plan, request, ifb.index, limit);
         plan.make.extend(shape::egress_requests(link, parent, ifb.index, &bandwidth.subnets));
@@ -161,7 +162,7 @@ fn probe(bandwidth: &Bandwidth) -> kernel::Result<()> {
     if bandwidth.egress.is_some() {
         let parent = Handle::INGRESS_QDISC;
         let ingress = tc::add_qdisc(loopback, Handle::INGRESS, parent, &Qdisc::Ingress);
-        nl.apply([ifb::creation(name, None), ingress])?;
+        nl.apply([ifb::creation(name, ifb::MAX_MTU, None), ingress])?;
         let index = link::index_of(&nl, name)?;
         plan.make.extend(shape::egress_requests(loopback, parent, index, &bandwidth.subnets));
         let tbf = Qdisc::Tbf(limit.bucket, limit.queue);

@@ -3,19 +3,19 @@
 
 use cni::{CniResult, Error, Request};
 use kernel::link::{self, Link};
-use kernel::{IfIndex, IfName, Netlink, Netns};
+use kernel::{IfName, Netlink, Netns};
 
 use crate::attach::{interface, names, netns};
 use crate::error::Context;
 
-/// The index of the host end, for ADD. A name derived from the attachment is enough if the result
-/// lists it: only podwire's plugins use such names.
-pub fn index(host: &Netlink, request: &Request, result: &CniResult) -> Result<IfIndex, Error> {
-    if let Some(index) = own_name(request, result).and_then(|name| link::index_of(host, name).ok())
-    {
-        return Ok(index);
+/// The host end, for ADD. A name derived from the attachment is enough if the result lists it: only
+/// podwire's plugins use such names.
+pub fn of_add(host: &Netlink, request: &Request, result: &CniResult) -> Result<Link, Error> {
+    let own = own_name(request, result).and_then(|name| link::by_name(host, name).ok().flatten());
+    match own {
+        Some(end) => Ok(end),
+        None => find(host, &netns::open(request)?, request, result),
     }
-    find(host, &netns::open(request)?, request, result).map(|end| end.index)
 }
 
 /// The name that podwire's plugins give to the host end.

@@ -24,7 +24,7 @@ const MAX_ALIAS: usize = 255;
 
 /// One below the minimum MTU of IPv6: the kernel then sets up no IPv6 addresses, routes and groups,
 /// which would take as long as creating the interface. The MTU does not limit redirected packets.
-const MTU: u32 = 1279;
+pub const MAX_MTU: u32 = 1279;
 
 /// An ifb that was created.
 #[derive(Debug, Clone, Copy)]
@@ -115,9 +115,9 @@ fn may_be_go(link: &Link) -> bool {
 
 /// One queue per direction is enough for one container. The effective queue is that of the token
 /// bucket.
-pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request {
+pub fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel::Request {
     let mut new = NewLink::new(name, Kind::Ifb);
-    new.mtu = Some(MTU);
+    new.mtu = Some(mtu);
     new.queues = Some(1);
     new.txqlen = Some(0);
     new.mac = owner.map(|(mac, _)| mac);
@@ -125,12 +125,12 @@ pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request 
     link::create(&new)
 }
 
-/// Creates the attachment's ifb for the host end `link`, and leaves it down. An ifb of an earlier
-/// ADD is replaced.
+/// Creates the attachment's ifb for the host end `end`, and leaves it down. It has the MTU of the
+/// host end, up to [`MAX_MTU`]. An ifb of an earlier ADD is replaced.
 pub fn create<'a>(
     host: &'a Netlink,
     request: &Request,
-    link: IfIndex,
+    end: &Link,
     undo: &mut Undo<'a>,
 ) -> Result<NewIfb, Error> {
     let attachment = request.attachment();
@@ -138,13 +138,14 @@ pub fn create<'a>(
     let owner = Some((mac, names::network_group(&request.network)));
     let [first, second] = names(&request.network, &attachment);
     let mut name = first;
-    let try_create = |name| host.apply([creation(name, owner)]);
+    let mtu = end.mtu.min(MAX_MTU);
+    let try_create = |name| host.apply([creation(name, mtu, owner)]);
     let mut created = try_create(name);
     for next in [second, second] {
         if !created.as_ref().is_err_and(kernel::Error::already_exists) {
             break;
         }
-        if !remove_leftover(host, request, link, name)? {
+        if !remove_leftover(host, request, end.index, name)? {
             name = next;
         }
         created = try_create(name);

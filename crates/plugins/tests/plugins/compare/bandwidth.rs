@@ -18,6 +18,13 @@ const PAIR: [super::Step; 3] = [
     Pod("link set eth0 up"),
 ];
 
+/// The same with an MTU below the minimum of IPv6, which the ifb gets too.
+const SMALL_PAIR: [super::Step; 3] = [
+    Host("link add vhost0 mtu 1024 type veth peer name eth0 mtu 1024 netns pod1"),
+    PAIR[1],
+    PAIR[2],
+];
+
 fn prev_result(version: &str) -> Value {
     let mut ip = json!({"address": "10.1.0.5/24", "interface": 1});
     if version.starts_with('0') {
@@ -71,6 +78,7 @@ fn plain() -> Vec<Case> {
         case("zero is no limit", &json!({"ingressRate": 0, "ingressBurst": 0})),
         case("burst of cri-dockerd", &kubernetes),
         case("burst of containerd", &containerd),
+        case("MTU below 1280", &both()).before(&SMALL_PAIR),
         other_interface(),
         case("rate beyond 32 bits", &wide),
         case(

@@ -252,7 +252,8 @@ pub const INTENDED: &[Intended] = &[
         reason: "an ifb sends no packets itself: an MTU below 1280 disables IPv6 on it",
         groups: &["bandwidth"],
         fits: |d| {
-            let is_mtu = d.fact.ends_with("/mtu") && d.ours == Some("1279");
+            let is_larger = d.go.is_some_and(|go| go.parse::<u32>().is_ok_and(|mtu| mtu > 1279));
+            let is_mtu = d.fact.ends_with("/mtu") && d.ours == Some("1279") && is_larger;
             let is_ipv6 = d.fact.contains("ipv6/conf/bwp") && d.ours.is_none();
             d.fact.contains("/bwp") && (is_mtu || is_ipv6)
         },
