@@ -345,8 +345,7 @@ fn parse_request<'host>(
     let supported = supported.ok_or_else(|| incompatible(plugin, &stated))?;
     if supported < command.since() {
         let msg = format!("config version does not allow {command}");
-        let details = format!("config is {supported}, {command} exists since {}", command.since());
-        return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details));
+        return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg));
     }
     Ok(Request {
         command,

@@ -66,8 +66,8 @@ fn parse(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
     let configured = with_env_args(&ipam, request)?;
     let ips = match (conf.runtime_config.ips.as_slice(), conf.args.cni.ips.as_slice()) {
         ([], []) => configured,
-        ([], from_args) => parse_cidrs("key \"args.cni.ips\"", from_args)?,
-        (from_runtime, _) => parse_cidrs("key \"runtimeConfig.ips\"", from_runtime)?,
+        ([], from_args) => parse_cidrs(from_args)?,
+        (from_runtime, _) => parse_cidrs(from_runtime)?,
     };
     super::one_address_per_family_before_0_3_0(request, ips.iter().map(|ip| ip.address.addr()))?;
     Ok((ipam, ips))
@@ -75,10 +75,9 @@ fn parse(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
 
 fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Error> {
     let mut ips = Vec::with_capacity(ipam.addresses.len());
-    for (at, entry) in ipam.addresses.iter().enumerate() {
-        let key = format!("key \"ipam.addresses[{at}].address\"");
+    for entry in &ipam.addresses {
         let msg = "the 'address' field is expected to be in CIDR notation";
-        let address = parse_cidr(msg, &key, Code::INVALID_CONFIG, &entry.address)?;
+        let address = parse_cidr(msg, Code::INVALID_CONFIG, &entry.address)?;
         ips.push(IpConfig::new(address, entry.gateway));
     }
     if request.raw_args.is_empty() {
@@ -88,7 +87,7 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     args.allow_only(&["IP", "GATEWAY"])?;
     for text in list(args.get("IP")) {
         let msg = "the 'ip' field is expected to be in CIDR notation";
-        let address = parse_cidr(msg, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
+        let address = parse_cidr(msg, Code::BAD_ENVIRONMENT, text)?;
         ips.push(IpConfig::new(address, None));
     }
     for text in list(args.get("GATEWAY")) {
@@ -107,19 +106,17 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
     text.unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-fn parse_cidrs(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
+fn parse_cidrs(texts: &[String]) -> Result<Vec<IpConfig>, Error> {
     let msg = "an entry in the 'ips' field is NOT in CIDR notation";
     texts
         .iter()
-        .map(|text| Ok(IpConfig::new(parse_cidr(msg, key, Code::INVALID_CONFIG, text)?, None)))
+        .map(|text| Ok(IpConfig::new(parse_cidr(msg, Code::INVALID_CONFIG, text)?, None)))
         .collect()
 }
 
-fn parse_cidr(msg: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
-    text.parse().map_err(|_| {
-        let details = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
-        Error::new(code, format!("{msg}, got: '{text}'")).with_details(details)
-    })
+/// The error is the Go plugin's text, which names the field, the value and what is expected.
+fn parse_cidr(msg: &str, code: Code, text: &str) -> Result<IpNet, Error> {
+    text.parse().map_err(|_| Error::new(code, format!("{msg}, got: '{text}'")))
 }
 
 /// Each address must be in the previous result, with its gateway.

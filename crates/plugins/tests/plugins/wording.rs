@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scripts match error texts: for the same invalid input, podwire's message contains the phrase of
-//! the Go plugin's message.
+//! the Go plugin's message. If that message says everything, podwire adds no details to it, because
+//! runtimes print message and details as one text.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -15,29 +16,27 @@ use crate::world::{Plugins, World};
 /// A configuration, and the phrase expected in the error.
 type Row = (Value, &'static str);
 
+/// A call with its standard input, and the phrase expected in the error.
+type Phrased = (Call, &'static str, Vec<u8>, &'static str);
+
+/// Returns the error. Panics if the call succeeded.
+#[track_caller]
+fn error<'a>(answer: &'a Answer, phrase: &str) -> &'a Value {
+    assert!(!answer.success, "{phrase:?}: succeeded: {}", answer.stdout);
+    answer.values.last().unwrap_or_else(|| panic!("{phrase:?}: {}", answer.stdout))
+}
+
 /// Returns the message of the error. Panics if the call succeeded.
 #[track_caller]
 fn message(answer: &Answer, phrase: &str) -> String {
-    assert!(!answer.success, "{phrase:?}: succeeded: {}", answer.stdout);
-    let error = answer.values.last().unwrap_or_else(|| panic!("{phrase:?}: {}", answer.stdout));
+    let error = error(answer, phrase);
     error["msg"].as_str().unwrap_or_else(|| panic!("{phrase:?}: {error}")).to_owned()
 }
 
 /// Makes the same calls with both sets of plugins, each on its own host, which `prepare` sets up.
 /// Asserts that every message contains its phrase.
-fn compare(
-    prepare: &[&str],
-    call: impl Fn(&World) -> Vec<(Call, &'static str, Vec<u8>, &'static str)>,
-) {
-    let messages = |plugins: &Plugins| {
-        let world = World::new(plugins, 1);
-        prepare.iter().for_each(|line| drop(world.on_host(line)));
-        let of_call = |(call, verb, stdin, phrase): (Call, &str, Vec<u8>, &'static str)| {
-            (phrase, message(&call.run_raw(verb, &stdin), phrase))
-        };
-        call(&world).into_iter().map(of_call).collect::<Vec<_>>()
-    };
-    let (go, ours) = (messages(&Plugins::go()), messages(&Plugins::ours()));
+fn compare(prepare: &[&str], call: impl Fn(&World) -> Vec<Phrased>) {
+    let [go, ours] = errors_of_both(prepare, call, message);
     let without_phrase = |plugins: &str, messages: &[(&str, String)]| -> Vec<String> {
         let missing = messages.iter().filter(|(phrase, msg)| !msg.contains(phrase));
         missing
@@ -48,6 +47,38 @@ fn compare(
     assert!(problems.is_empty(), "{} of {}:\n{}", problems.len(), go.len(), problems.join("\n"));
 }
 
+/// Makes the same calls with both sets of plugins. Returns what `read` takes from the errors.
+fn errors_of_both<T>(
+    prepare: &[&str],
+    call: impl Fn(&World) -> Vec<Phrased>,
+    read: fn(&Answer, &str) -> T,
+) -> [Vec<(&'static str, T)>; 2] {
+    let errors = |plugins: &Plugins| {
+        let world = World::new(plugins, 1);
+        prepare.iter().for_each(|line| drop(world.on_host(line)));
+        let of_call = |(call, verb, stdin, phrase): Phrased| {
+            (phrase, read(&call.run_raw(verb, &stdin), phrase))
+        };
+        call(&world).into_iter().map(of_call).collect()
+    };
+    [errors(&Plugins::go()), errors(&Plugins::ours())]
+}
+
+/// Message and details of the error, as runtimes print them.
+fn whole(answer: &Answer, phrase: &str) -> String {
+    let error = error(answer, phrase);
+    let text = |key: &str| error[key].as_str().unwrap_or_default();
+    format!("{}; {}", text("msg"), text("details"))
+}
+
+/// Asserts that both sets of plugins print exactly this message, without details.
+fn compare_whole(call: impl Fn(&World) -> Vec<Phrased>) {
+    let [go, ours] = errors_of_both(&[], call, whole);
+    let expected: Vec<_> = go.iter().map(|(msg, _)| (*msg, format!("{msg}; "))).collect();
+    assert_eq!(go, expected, "Go");
+    assert_eq!(ours, expected, "podwire");
+}
+
 /// Compares ADD with these configurations.
 fn compare_adds(prepare: &[&str], rows: &[Row]) {
     compare(prepare, |world| {
@@ -55,21 +86,11 @@ fn compare_adds(prepare: &[&str], rows: &[Row]) {
     });
 }
 
-fn row(
-    world: &World,
-    verb: &'static str,
-    config: &Value,
-    phrase: &'static str,
-) -> (Call, &'static str, Vec<u8>, &'static str) {
+fn row(world: &World, verb: &'static str, config: &Value, phrase: &'static str) -> Phrased {
     (world.call(config, 1), verb, config.to_string().into_bytes(), phrase)
 }
 
-fn with_args(
-    world: &World,
-    config: &Value,
-    args: &str,
-    phrase: &'static str,
-) -> (Call, &'static str, Vec<u8>, &'static str) {
+fn with_args(world: &World, config: &Value, args: &str, phrase: &'static str) -> Phrased {
     let (call, verb, stdin, phrase) = row(world, "ADD", config, phrase);
     (call.args(args), verb, stdin, phrase)
 }
@@ -387,6 +408,43 @@ fn chained_plugin_errors_contain_phrases_of_go() {
                     "CHECK",
                     &alone("vrf", json!({"vrfname": "v0"})),
                     "missing prevResult from earlier plugin",
+                ),
+            ]
+        });
+    });
+}
+
+#[test]
+fn complete_messages_of_go_have_no_details() {
+    let plain = bridge(&json!({}));
+    let old = |version: &str| with(plain.clone(), &json!({"cniVersion": version}));
+    let in_cidr = "an entry in the 'ips' field is NOT in CIDR notation, got: '10.1.0.5'";
+    let ips = json!({"ips": ["10.1.0.5"]});
+    let address = static_addresses(&json!({"addresses": [{"address": "10.1.0.5"}]}));
+    let nothing = static_addresses(&json!({}));
+    let no_device = without(host_device(&json!({})), &["device"]);
+    in_netns(|| {
+        compare_whole(|world| {
+            let add = |config: Value, msg| row(world, "ADD", &config, msg);
+            vec![
+                row(world, "CHECK", &old("0.3.1"), "config version does not allow CHECK"),
+                row(world, "STATUS", &old("1.0.0"), "config version does not allow STATUS"),
+                row(world, "GC", &old("1.0.0"), "config version does not allow GC"),
+                add(
+                    address.clone(),
+                    "the 'address' field is expected to be in CIDR notation, got: '10.1.0.5'",
+                ),
+                with_args(
+                    world,
+                    &nothing,
+                    "IP=10.1.0.5",
+                    "the 'ip' field is expected to be in CIDR notation, got: '10.1.0.5'",
+                ),
+                add(with(nothing.clone(), &json!({"runtimeConfig": ips})), in_cidr),
+                add(with(nothing.clone(), &json!({"args": {"cni": ips}})), in_cidr),
+                add(
+                    no_device.clone(),
+                    "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"",
                 ),
             ]
         });

@@ -96,10 +96,16 @@ pub fn parse(request: &Request) -> Result<Choice, Error> {
         None if conf.capabilities.device_id && !request.command.is_about_container() => {
             Ok(Choice::ByRuntime)
         }
-        None => Err(Error::invalid_config(
-            "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"",
-        )
-        .with_details("or let the runtime give \"deviceID\"")),
+        None => Err(no_device(&conf)),
+    }
+}
+
+fn no_device(conf: &SelectorConf) -> Error {
+    let msg = "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"";
+    let error = Error::invalid_config(msg);
+    match conf.capabilities.device_id {
+        true => error.with_details("the runtime did not pass \"deviceID\""),
+        false => error,
     }
 }
 
