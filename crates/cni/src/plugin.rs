@@ -250,14 +250,13 @@ fn call(plugin: &Plugin, request: &Request, deliver: Deliver) -> Result<Option<V
     }
 }
 
-/// Removes an attachment whose result could not be delivered. Adds the outcome to the error.
+/// Removes an attachment whose result could not be delivered: a failed ADD leaves nothing. The error
+/// tells if the removal failed too.
 fn roll_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error) -> Error {
     let mut request = Request { command: Command::Del, ..request.clone() };
     request.delegation.prev_result = Some(result.into());
-    let outcome = match (plugin.del)(&request) {
-        Ok(()) => "the attachment was removed again".to_owned(),
-        Err(undoing) => format!("removing the attachment again failed as well: {undoing}"),
-    };
+    let Err(undoing) = (plugin.del)(&request) else { return error };
+    let outcome = format!("removing the attachment again failed as well: {undoing}");
     let details = match error.details.as_str() {
         "" => outcome,
         before => format!("{before}; {outcome}"),

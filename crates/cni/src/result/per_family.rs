@@ -47,9 +47,7 @@ pub(super) fn print(result: &CniResult) -> Result<Map<String, Value>, Error> {
         }
     }
     if !map.contains_key("ip4") && !map.contains_key("ip6") {
-        let msg = "cannot convert: no valid IP addresses";
-        return Err(Error::new(Code::INTERNAL, msg)
-            .with_details("a result of 0.1.0 or 0.2.0 must hold an address"));
+        return Err(Error::new(Code::INTERNAL, "cannot convert: no valid IP addresses"));
     }
     map.insert("dns".into(), result.dns.print());
     Ok(map)

@@ -236,7 +236,7 @@ fn add_with_unprintable_result_is_undone() {
     let mut config = config("0.2.0");
     config["gone"] = json!(gone);
     let (_, error) = error_of(&ask(&env("ADD"), &config.to_string()));
-    assert_eq!(error.msg, "cannot convert: no valid IP addresses");
+    assert_eq!(error.to_string(), "cannot convert: no valid IP addresses");
     assert!(gone.exists(), "DEL was not run");
 }
 

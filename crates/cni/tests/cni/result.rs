@@ -141,7 +141,7 @@ fn per_family_result_drops_routes_without_an_address() {
 #[test]
 fn per_family_result_needs_an_address() {
     let error = parse(json!({"interfaces": [{"name": "a"}]})).to_json(Version::V0_2_0).unwrap_err();
-    assert_eq!(error.msg, "cannot convert: no valid IP addresses");
+    assert_eq!(error.to_string(), "cannot convert: no valid IP addresses");
 }
 
 #[test]

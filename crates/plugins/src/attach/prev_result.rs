@@ -11,12 +11,7 @@ use crate::error::Context;
 
 /// Returns the result of the previous plugins. `missing` is the Go plugin's message for the error.
 pub fn required(request: &Request, missing: &str) -> Result<CniResult, Error> {
-    request.prev_result()?.ok_or_else(|| {
-        Error::invalid_config(missing)
-            .with_details(
-            "key \"prevResult\" is missing: put a plugin that creates an interface before this plugin",
-        )
-    })
+    request.prev_result()?.ok_or_else(|| Error::invalid_config(missing))
 }
 
 /// Returns the container's interface, and a socket in its namespace.

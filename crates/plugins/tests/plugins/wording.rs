@@ -423,6 +423,12 @@ fn complete_messages_of_go_have_no_details() {
     let address = static_addresses(&json!({"addresses": [{"address": "10.1.0.5"}]}));
     let nothing = static_addresses(&json!({}));
     let no_device = without(host_device(&json!({})), &["device"]);
+    let alone = |kind: &str| without(chained(kind, &json!({})), &["prevResult"]);
+    let limit = |key: &str| {
+        let mut config = chained("bandwidth", &json!({}));
+        config[key] = json!(8000);
+        config
+    };
     in_netns(|| {
         compare_whole(|world| {
             let add = |config: Value, msg| row(world, "ADD", &config, msg);
@@ -446,6 +452,11 @@ fn complete_messages_of_go_have_no_details() {
                     no_device.clone(),
                     "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"",
                 ),
+                add(limit("ingressRate"), "if rate is set, burst must also be set"),
+                add(limit("egressBurst"), "if burst is set, rate must also be set"),
+                add(alone("portmap"), "must be called as chained plugin"),
+                add(alone("sbr"), "This plugin must be called as chained plugin"),
+                add(without(old("0.2.0"), &["ipam"]), "cannot convert: no valid IP addresses"),
             ]
         });
     });

@@ -136,14 +136,8 @@ fn parse_limit(
         |msg: &str, details: String| Err(Error::invalid_config(msg).with_details(details));
     match (rate, burst) {
         (0, 0) => return Ok(None),
-        (_, 0) => {
-            let details = format!("key \"{direction}Burst\" must be set");
-            return invalid("if rate is set, burst must also be set", details);
-        }
-        (0, _) => {
-            let details = format!("key \"{direction}Rate\" must be set");
-            return invalid("if burst is set, rate must also be set", details);
-        }
+        (_, 0) => return Err(Error::invalid_config("if rate is set, burst must also be set")),
+        (0, _) => return Err(Error::invalid_config("if burst is set, rate must also be set")),
         _ => {}
     }
     if rate < 8 {
@@ -286,8 +280,8 @@ mod tests {
 
     #[test]
     fn invalid_keys_are_named() {
-        refused(json!({"ingressRate": 8}), "\"ingressBurst\" must be set");
-        refused(json!({"egressBurst": 8}), "\"egressRate\" must be set");
+        refused(json!({"ingressRate": 8}), "burst must also be set");
+        refused(json!({"egressBurst": 8}), "rate must also be set");
         refused(json!({"egressRate": 7, "egressBurst": 8}), "allowed are 8 bits/s");
         refused(json!({"egressRate": 8, "egressBurst": 7}), "\"egressBurst\" is 7");
         let large = 8 * u64::from(u32::MAX);
