@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The local API: serves the status over HTTP, for probes and Prometheus on a TCP address, for plugins and commands on a
-//! Unix socket. All requests are read-only.
+//! Unix socket. The pages are read-only. On the Unix socket plugins also ask for addresses from pools, by `POST`.
 
 mod connections;
 mod metrics;
@@ -15,9 +15,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Method;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use text::ErrorChain;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,6 +32,7 @@ use self::connections::{Client, Connections};
 use self::routes::Answer;
 pub use self::socket::{Socket, socket_path};
 use crate::managed_file::ManagedFile;
+use crate::pools::api::PoolsApi;
 use crate::status::StatusHub;
 use crate::supervisor::Heartbeat;
 
@@ -44,6 +47,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
+
+/// Maximum size of the body of a request: the list of valid attachments of a node.
+const MAX_BODY: usize = 4 << 20;
 
 /// Delay before the next accept while new connections replace young ones. Each connection has time to send its request,
 /// and a client that connects in a loop does not take all of the agent's time.
@@ -79,7 +85,7 @@ pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
 
 /// Serves a TCP address until dropped.
 pub async fn over_tcp(listener: &TcpListener, hub: StatusHub) {
-    let pages = Pages::new(hub);
+    let pages = Pages::new(hub, None);
     let mut connections = Connections::default();
     loop {
         let accepted = listener.accept().await;
@@ -89,10 +95,15 @@ pub async fn over_tcp(listener: &TcpListener, hub: StatusHub) {
 }
 
 /// Serves the Unix socket until dropped, and re-creates the socket file if it disappears.
-pub async fn over_socket(socket: &mut Socket, hub: StatusHub, heartbeat: &Heartbeat) {
+pub(crate) async fn over_socket(
+    socket: &mut Socket,
+    hub: StatusHub,
+    pools: Option<PoolsApi>,
+    heartbeat: &Heartbeat,
+) {
     let mut connections = Connections::default();
     let mut file = ManagedFile::new(socket.path(), &hub);
-    let pages = Pages::new(hub);
+    let pages = Pages::new(hub, pools);
     loop {
         heartbeat.beat();
         file.written(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
@@ -123,9 +134,8 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(|request| {
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let pages = pages.clone();
-        async move { Ok::<_, Infallible>(pages.get(method, path).await.into_response()) }
+        async move { Ok::<_, Infallible>(pages.answer(request).await.into_response()) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -145,11 +155,27 @@ struct Pages {
     hub: StatusHub,
     /// Held while a large page is rendered.
     large: Arc<Semaphore>,
+    /// `None` without address pools, and over TCP.
+    pools: Option<PoolsApi>,
 }
 
 impl Pages {
-    fn new(hub: StatusHub) -> Pages {
-        Pages { hub, large: Arc::new(Semaphore::new(1)) }
+    fn new(hub: StatusHub, pools: Option<PoolsApi>) -> Pages {
+        Pages { hub, large: Arc::new(Semaphore::new(1)), pools }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let Some(pools) = self.pools.as_ref().filter(|_| method == Method::POST) else {
+            return self.get(method, path).await;
+        };
+        match Limited::new(request.into_body(), MAX_BODY).collect().await {
+            Ok(body) => match pools.answer(&path, &body.to_bytes()).await {
+                Some(answer) => Answer::of_pools(answer),
+                None => self.get(method, path).await,
+            },
+            Err(error) => Answer::bad_request(&error.to_string()),
+        }
     }
 
     /// Returns a page. Large pages are rendered one at a time and on another thread, so that probes never wait for one.
@@ -171,10 +197,11 @@ impl Pages {
 }
 
 /// Serves the address, if there is one, and the socket until dropped.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Option<&TcpListener>,
     socket: &mut Socket,
     hub: &StatusHub,
+    pools: Option<PoolsApi>,
     heartbeat: &Heartbeat,
 ) {
     let tcp = async {
@@ -185,6 +212,6 @@ pub async fn serve(
     };
     tokio::select! {
         () = tcp => {}
-        () = over_socket(socket, hub.clone(), heartbeat) => {}
+        () = over_socket(socket, hub.clone(), pools, heartbeat) => {}
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use overlay::backend::Backend;
 use overlay::lease::Lease;
 use overlay::netconf::{NetConf, Pool};
-use overlay::plan::Network;
+use overlay::plan::{AnyNetwork, Network};
 use tokio::sync::Notify;
 
 use crate::dataplane::nft::{Rules, RulesConf};
@@ -112,6 +112,7 @@ impl Preview<'_> {
             .map_err(|error| JoinError::new(ConditionKind::Config, error.to_string()))?;
         network.set_own_blackholes(self.settings.nat.blackhole);
         Backends::read(self.settings).preview(evaluated.text.expose(), &mut network);
+        let mut network = AnyNetwork::from(network);
         let run = self.routes.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (diff, network) = run.await.map_err(|error| failed(&error))?;
         let rejected = network.plan().rejected.iter().map(|rejected| format!("# {rejected}"));
@@ -124,7 +125,7 @@ impl Preview<'_> {
     fn rules(&self, networks: Vec<IpNet>, subnets: Vec<IpNet>) -> Result<Vec<String>, DryRunError> {
         let masquerade = self.settings.nat.masquerade.clone();
         let forwards = self.settings.nat.forwards;
-        let conf = RulesConf { networks, subnets, masquerade, forwards };
+        let conf = RulesConf { networks, subnets, sources: None, masquerade, forwards };
         let rules = Rules::open(&self.settings.node.owner).map_err(|error| failed(&error))?;
         let outcomes = [rules.preview(&conf), rules.preview_flannel_removal()];
         let lines = outcomes.into_iter().flat_map(|outcome| {

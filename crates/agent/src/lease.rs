@@ -17,5 +17,5 @@ pub use self::backend::{
 };
 pub use self::keyvalue::{KeyValueLeases, TIME_TO_LIVE};
 pub use self::kubernetes::{KubernetesConf, KubernetesLeases};
-pub(crate) use self::open::open;
+pub(crate) use self::open::{open, open_objects};
 pub use self::peer_watch::{PeerEvents, PeerSource, PeerWatch};

@@ -21,6 +21,8 @@ pub mod node_files;
 mod overlay;
 pub mod owner;
 pub mod path_check;
+mod pools;
+mod routed;
 pub mod run;
 pub mod settings;
 pub mod status;

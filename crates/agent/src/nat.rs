@@ -7,16 +7,21 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 
 use crate::dataplane::nft::{Change, NftDataplane, Outcome, RulesConf};
-use crate::membership::Joined;
 use crate::overlay::Programmed;
 use crate::settings::Settings;
 use crate::status::{ConditionKind, RepairKind, StatusHub};
 use crate::supervisor::{Failure, Heartbeat};
 
+/// A network that needs rules.
+pub(crate) trait Translated: std::fmt::Debug + Send + Sync + 'static {
+    /// Returns the rules that the network needs.
+    fn rules_conf(&self, settings: &Settings) -> RulesConf;
+}
+
 /// The channels that the controller reads. They outlive a restart.
 #[derive(Debug)]
-pub(crate) struct Inputs {
-    pub programmed: watch::Receiver<Option<Arc<Programmed>>>,
+pub(crate) struct Inputs<T> {
+    pub programmed: watch::Receiver<Option<Arc<T>>>,
     /// Outcomes of repairs.
     pub repairs: UnboundedReceiver<Outcome>,
     /// Forwarding was switched.
@@ -25,23 +30,23 @@ pub(crate) struct Inputs {
 
 /// The controller. After a restart it sets the rules again.
 #[derive(Debug)]
-pub(crate) struct Nat {
+pub(crate) struct Nat<T> {
     settings: Arc<Settings>,
     hub: StatusHub,
     nft: Arc<NftDataplane>,
-    inputs: Inputs,
+    inputs: Inputs<T>,
     /// The network, once its rules are set.
-    translated: watch::Sender<Option<Arc<Programmed>>>,
+    translated: watch::Sender<Option<Arc<T>>>,
 }
 
-impl Nat {
+impl<T: Translated> Nat<T> {
     pub(crate) fn new(
         settings: &Arc<Settings>,
         hub: &StatusHub,
         nft: Arc<NftDataplane>,
-        inputs: Inputs,
-        translated: watch::Sender<Option<Arc<Programmed>>>,
-    ) -> Nat {
+        inputs: Inputs<T>,
+        translated: watch::Sender<Option<Arc<T>>>,
+    ) -> Nat<T> {
         Nat { settings: Arc::clone(settings), hub: hub.clone(), nft, inputs, translated }
     }
 
@@ -68,7 +73,7 @@ impl Nat {
         let Some(programmed) = self.inputs.programmed.borrow_and_update().clone() else {
             return Ok(());
         };
-        let conf = rules_conf(&self.settings, &programmed.joined);
+        let conf = programmed.rules_conf(&self.settings);
         let set = self.nft.run(move |rules| rules.set(&conf)).await;
         let (outcome, taken_over) = set.map_err(|error| error.to_string())?;
         self.report(&outcome, false);
@@ -109,12 +114,14 @@ impl Nat {
     }
 }
 
-/// The rules that a network needs.
-fn rules_conf(settings: &Settings, joined: &Joined) -> RulesConf {
-    RulesConf {
-        networks: joined.conf.networks.iter().collect(),
-        subnets: joined.lease.subnets.iter().collect(),
-        masquerade: settings.nat.masquerade.clone(),
-        forwards: settings.nat.forwards,
+impl Translated for Programmed {
+    fn rules_conf(&self, settings: &Settings) -> RulesConf {
+        RulesConf {
+            networks: self.joined.conf.networks.iter().collect(),
+            subnets: self.joined.lease.subnets.iter().collect(),
+            sources: None,
+            masquerade: settings.nat.masquerade.clone(),
+            forwards: settings.nat.forwards,
+        }
     }
 }

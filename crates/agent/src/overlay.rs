@@ -325,7 +325,7 @@ impl Overlay {
         for failure in &outcome.failures {
             tracing::error!(%failure, "change failed");
         }
-        self.hub.report_result(ConditionKind::Kernel, failures(outcome));
+        self.hub.report_result(ConditionKind::Kernel, outcome.summary());
         self.hub.set_conflicts(&outcome.conflicts);
         let Some(current) = &mut self.current else { return };
         current.rejected = outcome.rejected.iter().map(rejected).collect();
@@ -473,14 +473,6 @@ fn rejected(rejected: &overlay::plan::RejectedPeer) -> RejectedPeerStatus {
     }
 }
 
-fn failures(outcome: &Outcome) -> Result<(), String> {
-    match &outcome.failures[..] {
-        [] => Ok(()),
-        [only] => Err(only.to_string()),
-        [first, rest @ ..] => Err(format!("{first}; and {} more", rest.len())),
-    }
-}
-
 /// Peers whose command has failed.
 fn failed_commands(failures: &Failures, hub: &StatusHub) -> Vec<RejectedPeerStatus> {
     if failures.is_empty() {
@@ -517,7 +509,7 @@ fn shown_peer(joined: &Joined, name: &str, lease: &Lease) -> PeerStatus {
 fn names(updates: &[PeerUpdate]) -> Vec<String> {
     let name = |update: &PeerUpdate| match update {
         PeerUpdate::Set { name, .. } => Some(name.clone()),
-        PeerUpdate::Remove { .. } | PeerUpdate::PathMtu { .. } => None,
+        _ => None,
     };
     updates.iter().filter_map(name).collect()
 }

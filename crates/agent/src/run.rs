@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use gojson::DecodeError;
 use overlay::plan;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
-use crate::dataplane::routes::{Options, Report, Secrets, UdpTunnelSlot};
+use crate::dataplane::nft::NftDataplane;
+use crate::dataplane::routes::{Options, Report, RoutesDataplane, Secrets, UdpTunnelSlot};
 use crate::dataplane::thread::StartError;
 use crate::dataplane::{nft, routes};
 pub use crate::dry_run::{DryRunError, dry_run};
@@ -25,7 +26,10 @@ use crate::node_files::cni_conf::CniConf;
 use crate::node_files::{bridge, subnet_env};
 use crate::overlay::{Inputs, Outputs, Overlay};
 use crate::path_check::{PathCheck, ProbeIntervals};
-use crate::settings::{self, Settings};
+use crate::pools::api::PoolsApi;
+use crate::pools::{self, PoolsController};
+use crate::routed::{self, Routed};
+use crate::settings::{self, Pods, Settings};
 use crate::status::StatusHub;
 use crate::status::log::StatusLog;
 use crate::supervisor::{Faults, Supervisor, Timing};
@@ -73,8 +77,11 @@ pub async fn run_with(
     let mut log = StatusLog::new(&hub);
     let supervisor = Supervisor::new(&hub, timing, faults);
     let shown = hub.clone();
+    let (to_pools, requests) = unbounded_channel();
+    let pools = matches!(settings.network.pods, Pods::Routed { .. });
+    let pools = pools.then(|| PoolsApi::new(to_pools));
     supervisor.add("api", async move |heartbeat| {
-        api::serve(listener.as_ref(), &mut socket, &shown, heartbeat).await;
+        api::serve(listener.as_ref(), &mut socket, &shown, pools.clone(), heartbeat).await;
         Ok(())
     });
     supervisor.add("log", async move |heartbeat| {
@@ -82,7 +89,7 @@ pub async fn run_with(
         Ok(())
     });
     // The socket answers while the store opens.
-    let running = supervisor.during(add_controllers(settings, &hub, &supervisor)).await;
+    let running = supervisor.during(add_controllers(settings, &hub, &supervisor, requests)).await;
     running?;
     Ok(supervisor.run().await)
 }
@@ -92,11 +99,11 @@ async fn add_controllers(
     settings: Settings,
     hub: &StatusHub,
     supervisor: &Supervisor,
+    requests: UnboundedReceiver<pools::Request>,
 ) -> Result<(), Error> {
     if let Some(text) = &settings.network.config {
         net_config::check(text.expose())?;
     }
-    let leases = lease::open(&settings).await?;
     let settings = Arc::new(settings);
     let (underlay_changed, forwarding_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (reported, reports) = unbounded_channel();
@@ -122,6 +129,64 @@ async fn add_controllers(
     supervisor.add_fault_target("routes", move |fault| faulty_routes.inject(fault, hang));
     supervisor.add_fault_target("nft", move |fault| faulty_nft.inject(fault, hang));
 
+    let planes = Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed };
+    if let Some(conf) = CniConf::of(&settings) {
+        let shown = hub.clone();
+        supervisor.add("cni_conf", async move |heartbeat| conf.run(&shown, heartbeat).await);
+    }
+    match &settings.network.pods {
+        Pods::Bridged => add_bridged(&settings, hub, supervisor, planes).await,
+        Pods::Routed { .. } => add_routed(&settings, hub, supervisor, planes, requests).await,
+    }
+}
+
+/// The dataplanes, with what they report.
+struct Planes {
+    routes: Arc<RoutesDataplane>,
+    reports: UnboundedReceiver<Report>,
+    nft: Arc<NftDataplane>,
+    repairs: UnboundedReceiver<nft::Outcome>,
+    underlay_changed: Arc<Notify>,
+    forwarding_changed: Arc<Notify>,
+}
+
+/// Adds the controllers for pods with addresses from pools.
+async fn add_routed(
+    settings: &Arc<Settings>,
+    hub: &StatusHub,
+    supervisor: &Supervisor,
+    planes: Planes,
+    requests: UnboundedReceiver<pools::Request>,
+) -> Result<(), Error> {
+    let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
+    let objects = lease::open_objects(settings).await?;
+    let (to_routed, messages) = unbounded_channel();
+    let (programmed, has_routes) = watch::channel(None);
+    let (translated, has_rules) = watch::channel(None);
+
+    let mut pools =
+        PoolsController::new(settings, hub, objects, &underlay_changed, requests, to_routed);
+    supervisor.add("pools", async move |heartbeat| pools.run(heartbeat).await);
+
+    let inputs = routed::Inputs { messages, reports, translated: has_rules };
+    let mut routed = Routed::new(settings, hub, &routes, inputs, programmed);
+    supervisor.add("routed", async move |heartbeat| routed.run(heartbeat).await);
+
+    let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
+    let mut nat = Nat::new(settings, hub, nft, inputs, translated);
+    supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
+    Ok(())
+}
+
+/// Adds the controllers for nodes with a subnet for the pods on their bridge.
+async fn add_bridged(
+    settings: &Arc<Settings>,
+    hub: &StatusHub,
+    supervisor: &Supervisor,
+    planes: Planes,
+) -> Result<(), Error> {
+    let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
+    let leases = lease::open(settings).await?;
     let (to_overlay, messages) = unbounded_channel();
     let (to_path_check, path_commands) = unbounded_channel();
     let (path_result, path_results) = unbounded_channel();
@@ -139,37 +204,32 @@ async fn add_controllers(
         false => (multicast::Handle::default(), None),
     };
 
-    let joiner = Joiner::new(&settings, hub, &leases, &routes, &underlay_changed);
+    let joiner = Joiner::new(settings, hub, &leases, &routes, &underlay_changed);
     let mut membership = Membership::new(joiner, to_overlay);
     supervisor.add("membership", async move |heartbeat| membership.run(heartbeat).await);
 
     let inputs = Inputs { messages, reports, path_results, extension: extension_progress };
     let paths = Some(to_path_check).filter(|_| settings.checks.path_check);
     let outputs = Outputs { paths, multicast, extension: to_extension, programmed };
-    let mut overlay = Overlay::new(&settings, hub, &leases, &routes, inputs, outputs).await;
+    let mut overlay = Overlay::new(settings, hub, &leases, &routes, inputs, outputs).await;
     supervisor.add("overlay", async move |heartbeat| overlay.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
-    let mut nat = Nat::new(&settings, hub, nft, inputs, translated);
+    let mut nat = Nat::new(settings, hub, nft, inputs, translated);
     supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
 
     let mut extension = ExtensionController::new(hub, jobs, commands_ran);
     supervisor.add("extension", async move |heartbeat| extension.run(heartbeat).await);
 
-    let (conf, shown, mut network) = (Arc::clone(&settings), hub.clone(), has_rules.clone());
+    let (conf, shown, mut network) = (Arc::clone(settings), hub.clone(), has_rules.clone());
     supervisor.add("subnet_env", async move |heartbeat| {
         subnet_env::run(&conf, &mut network, &shown, heartbeat).await
     });
 
-    let (conf, shown, mut network) = (Arc::clone(&settings), hub.clone(), has_rules.clone());
+    let (conf, shown, mut network) = (Arc::clone(settings), hub.clone(), has_rules.clone());
     supervisor.add("bridge", async move |heartbeat| {
         bridge::run(&conf, &mut network, &shown, heartbeat).await
     });
-
-    if let Some(conf) = CniConf::of(&settings) {
-        let shown = hub.clone();
-        supervisor.add("cni_conf", async move |heartbeat| conf.run(&shown, heartbeat).await);
-    }
 
     let mut network = has_rules;
     supervisor.add("node_condition", async move |heartbeat| {

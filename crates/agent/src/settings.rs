@@ -3,6 +3,7 @@
 //! precedence. Flags and variables of flanneld keep their meaning.
 
 mod model;
+mod pools;
 pub mod saved;
 mod sources;
 mod table;
@@ -14,8 +15,8 @@ use std::io;
 
 pub use self::model::{
     ApiSettings, CheckSettings, DamagedRecord, Etcd, FileSettings, Kubernetes, LogSettings,
-    Masquerade, Mode, NatSettings, NetworkSettings, NodeSettings, Settings, Sources, StoreChoice,
-    Tls, UnderlaySettings,
+    Masquerade, Mode, NatSettings, NetworkSettings, NodeSettings, Pods, Settings, Sources,
+    StoreChoice, Tls, UnderlaySettings,
 };
 use self::sources::CommandLine;
 pub use self::table::{Kind, OPTIONS, Spec, group};

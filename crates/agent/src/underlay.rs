@@ -26,6 +26,8 @@ pub struct Interface {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     pub ip: IpAddr,
+    /// Length of the prefix that is on the link.
+    pub prefix_len: u8,
     pub is_deprecated: bool,
     /// Whether it is a privacy address, which changes.
     pub is_temporary: bool,

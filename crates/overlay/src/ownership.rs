@@ -13,6 +13,7 @@ use crate::backend::{Backend, ipip, udp, vxlan, wireguard};
 use crate::desired::default_metric;
 use crate::netconf::NetConf;
 use crate::observed::{ObservedDevice, ObservedRoute};
+use crate::routed;
 
 /// Protocol number of podwire's routes and next-hop objects. The agent finds them by it after a crash
 /// and after any change of configuration. iproute2's `rt_protos` lists the numbers of other programs.
@@ -54,6 +55,11 @@ impl Ownership {
             _ => 1,
         };
         Self::with_vni(owner, vni, conf.networks.iter().collect())
+    }
+
+    /// Creates the ownership rules for routed pods with addresses from these pools.
+    pub fn for_routed(owner: &str, pools: Vec<IpNet>) -> Self {
+        Self { known_devices: routed::known_devices(), ..Self::with_vni(owner, 1, pools) }
     }
 
     /// Creates the ownership rules for removing all objects of an owner. Devices and next hops carry

@@ -4,6 +4,7 @@
 //! A peer that cannot be served is rejected with a reason and does not affect the others. If subnets
 //! overlap, all nodes serve the older one, whatever the order in which they learn of them.
 
+mod any_network;
 mod claims;
 mod network;
 mod previous;
@@ -15,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use kernel::{Family, IfIndex, IfName};
 
+pub use self::any_network::AnyNetwork;
 use self::claims::Claims;
 pub use self::network::{Network, PeerChange, PlanChange, PreviousBackendState};
 use self::previous::NodeBackends;

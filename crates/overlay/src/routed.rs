@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{Family, IfName, MacAddr};
 
+pub(crate) use self::devices::known_devices;
 pub use self::devices::{Tunnel, tunnel_mac};
 use crate::cidr::{self, Addresses, PerFamily};
 use crate::desired::{DesiredRoute, DesiredState};

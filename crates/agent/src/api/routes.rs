@@ -14,6 +14,10 @@ use crate::status::StatusHub;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// Error codes of the CNI specification.
+const INVALID_CONFIG: u32 = 7;
+const TRY_AGAIN: u32 = 11;
+
 /// List of pages, for the root page and unknown paths.
 const INDEX: &str = "\
 /healthz  200 while the agent works, else 503 with the reasons
@@ -89,6 +93,28 @@ fn json(value: &impl Serialize) -> Answer {
 }
 
 impl Answer {
+    /// The response to a request for addresses.
+    pub fn of_pools(answer: crate::pools::api::Answer) -> Answer {
+        match answer {
+            Ok(body) => Answer { status: StatusCode::OK, kind: JSON, body },
+            Err(failure) => {
+                let status = match failure.code {
+                    INVALID_CONFIG => StatusCode::BAD_REQUEST,
+                    TRY_AGAIN => StatusCode::SERVICE_UNAVAILABLE,
+                    _ => StatusCode::CONFLICT,
+                };
+                let body = serde_json::to_string(&failure).expect("plain values serialize");
+                Answer { status, kind: JSON, body: escape::json(&body).into_owned() }
+            }
+        }
+    }
+
+    /// Status 400.
+    pub fn bad_request(reason: &str) -> Answer {
+        let body = text([reason.to_owned()].into_iter());
+        Answer { status: StatusCode::BAD_REQUEST, kind: TEXT, body }
+    }
+
     /// Status 503 with a line for each reason.
     pub fn unavailable(reasons: &[String]) -> Answer {
         let body = text(reasons.iter().cloned());

@@ -8,6 +8,7 @@ use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 
 use super::{Error, KeyValueLeases, KubernetesConf, KubernetesLeases, LeaseBackend};
+use crate::pools::{KeyValueObjects, ObjectStore};
 use crate::settings::{self, Settings, StoreChoice};
 
 /// Prefix of the keys in the embedded store, the same as flannel's in etcd.
@@ -23,6 +24,23 @@ pub(crate) async fn open(settings: &Settings) -> Result<Arc<dyn LeaseBackend>, E
         }
         StoreChoice::Kubernetes(kubernetes) => {
             Arc::new(KubernetesLeases::open(kubernetes_conf(settings, kubernetes)?).await?)
+        }
+    })
+}
+
+/// Opens the place of Calico's objects.
+pub(crate) async fn open_objects(settings: &Settings) -> Result<Arc<dyn ObjectStore>, Error> {
+    Ok(match &settings.store {
+        StoreChoice::Embedded(path) => {
+            Arc::new(KeyValueObjects::new(Arc::new(Embedded::open(path).await?)))
+        }
+        StoreChoice::Etcd(etcd) => {
+            Arc::new(KeyValueObjects::new(Arc::new(Etcd::new(&etcd_conf(etcd))?)))
+        }
+        StoreChoice::Kubernetes(_) => {
+            return Err(Error::from(cluster::Error::Invalid(
+                "address pools need the store embedded or etcd".to_owned(),
+            )));
         }
     })
 }

@@ -5,13 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipam::pool::PoolConf;
 use ipnet::IpNet;
 use overlay::lease::annotations::AnnotationPrefix;
 use regex_lite::Regex;
 use text::{Secret, url};
 
 use super::values::RawValues;
-use super::{Error, saved};
+use super::{Error, pools, saved};
 
 /// Maximum length of an owner tag: it becomes part of file names and of a table name.
 const MAX_OWNER: usize = 63;
@@ -54,6 +55,16 @@ pub struct NetworkSettings {
     pub allows_extension: bool,
     /// How long before its expiry a lease is renewed.
     pub renew_margin: Duration,
+    pub pods: Pods,
+}
+
+/// Where pods get their addresses from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pods {
+    /// Each node has a subnet for the pods on its bridge.
+    Bridged,
+    /// Each pod has an address from a pool. These pools are created if the store has none.
+    Routed { pools: Vec<PoolConf> },
 }
 
 /// Choice of the interface to other nodes.
@@ -207,7 +218,7 @@ pub struct Kubernetes {
 }
 
 /// Masquerading of traffic that leaves the network.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masquerade {
     /// Whether source ports are chosen at random.
     pub fully_random: bool,
@@ -236,6 +247,7 @@ impl Settings {
                 config: values.text("net-config").map(Secret::new),
                 allows_extension: values.switch("allow-extension-commands")?,
                 renew_margin: Duration::from_secs(60 * values.number("subnet-lease-renew-margin")?),
+                pods: pools::parse(values)?,
             },
             underlay: UnderlaySettings {
                 interfaces: values.list("iface"),

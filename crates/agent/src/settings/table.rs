@@ -83,6 +83,7 @@ use Kind::{List, Number, Text};
 pub mod group {
     pub const GENERAL: &str = "General options";
     pub const STORE: &str = "Store and network configuration";
+    pub const POOLS: &str = "Address pools";
     pub const ETCD: &str = "etcd";
     pub const KUBERNETES: &str = "Kubernetes";
     pub const UNDERLAY: &str = "Underlay interface";
@@ -92,7 +93,9 @@ pub mod group {
     pub const IGNORED: &str = "Accepted for compatibility with flanneld, without effect";
 }
 
-use group::{ETCD, FILES, GENERAL, IGNORED, KUBERNETES, MONITORING, STORE, TRAFFIC, UNDERLAY};
+use group::{
+    ETCD, FILES, GENERAL, IGNORED, KUBERNETES, MONITORING, POOLS, STORE, TRAFFIC, UNDERLAY,
+};
 
 /// All options, in the order of the help text.
 #[rustfmt::skip]
@@ -119,6 +122,13 @@ pub static OPTIONS: &[Spec] = &[
         "minutes before its expiry at which a lease is renewed").flannels(),
     switch(STORE, "allow-extension-commands", "false",
         "run the commands of the extension backend, which come from the network configuration"),
+
+    option(POOLS, "pods", "MODE", Text, "bridged",
+        "bridged: each node has a subnet for its pods; routed: pods have addresses from address pools, as with Calico"),
+    option(POOLS, "pool-cidr", "CIDRS", List, "",
+        "routed pods: create these address pools if the store has none"),
+    option(POOLS, "pool-encapsulation", "MODE", Text, "vxlan",
+        "encapsulation of these pools: none, vxlan, vxlan-cross-subnet, ipip or ipip-cross-subnet"),
 
     option(ETCD, "etcd-endpoints", "URLS", List, "http://127.0.0.1:4001,http://127.0.0.1:2379",
         "etcd servers").flannels(),

@@ -429,10 +429,12 @@ pub enum ConditionKind {
     Bridge,
     /// The command that the backend `extension` runs after the start has succeeded.
     Extension,
+    /// There are address pools, and all of them are valid. Only with routed pods.
+    Pools,
 }
 
 impl ConditionKind {
-    pub const ALL: [ConditionKind; 11] = [
+    pub const ALL: [ConditionKind; 12] = [
         ConditionKind::Store,
         ConditionKind::Lease,
         ConditionKind::Underlay,
@@ -444,6 +446,7 @@ impl ConditionKind {
         ConditionKind::Files,
         ConditionKind::Bridge,
         ConditionKind::Extension,
+        ConditionKind::Pools,
     ];
 
     pub fn name(self) -> &'static str {
@@ -459,6 +462,7 @@ impl ConditionKind {
             ConditionKind::Files => "files",
             ConditionKind::Bridge => "bridge",
             ConditionKind::Extension => "extension",
+            ConditionKind::Pools => "pools",
         }
     }
 }

@@ -47,6 +47,7 @@ fn address(found: &addr::Addr) -> Address {
     let has = |flag| found.flags & flag != 0;
     Address {
         ip,
+        prefix_len: found.prefix.prefix_len(),
         is_deprecated: has(IFA_F_DEPRECATED),
         is_temporary: ip.is_ipv6() && has(IFA_F_TEMPORARY),
         is_permanent: has(IFA_F_PERMANENT),

@@ -6,6 +6,7 @@ use super::*;
 fn address(text: &str) -> Address {
     Address {
         ip: text.parse().unwrap(),
+        prefix_len: 24,
         is_deprecated: false,
         is_temporary: false,
         is_permanent: true,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tunnel devices of routed pods.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use kernel::{Family, IfName, MacAddr};
@@ -51,6 +52,15 @@ pub(super) fn vxlan_name(family: Family) -> IfName {
 /// our own exchanges packets with it all the same.
 pub(super) fn ipip_name() -> IfName {
     "ipip.podwire".parse().expect("a valid interface name")
+}
+
+/// Returns the names of the devices with the link kind of each.
+pub(crate) fn known_devices() -> BTreeMap<IfName, &'static str> {
+    BTreeMap::from([
+        (vxlan_name(Family::V4), "vxlan"),
+        (vxlan_name(Family::V6), "vxlan"),
+        (ipip_name(), "ipip"),
+    ])
 }
 
 /// Returns the MAC address that Calico gives to the VXLAN device of a node: the letter `f` and five bytes of

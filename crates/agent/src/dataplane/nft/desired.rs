@@ -29,6 +29,9 @@ pub struct RulesConf {
     pub networks: Vec<IpNet>,
     /// The subnets of this node.
     pub subnets: Vec<IpNet>,
+    /// Routed pods: the pools whose packets are masqueraded when they leave all pools. Packets from
+    /// outside are never masqueraded, because every node knows the way to each pod.
+    pub sources: Option<Vec<IpNet>>,
     /// `None` if packets are not masqueraded.
     pub masquerade: Option<Masquerade>,
     /// Whether forwarded packets of the network are accepted.
@@ -129,7 +132,10 @@ fn agent_table(conf: &RulesConf, options: &Masquerade) -> Option<AgentTable> {
     for family in &families {
         let names = SetNames::of(*family);
         sets.extend(names.sets(*family, conf, options));
-        rules.extend(names.rules(*family, options.fully_random));
+        match &conf.sources {
+            None => rules.extend(names.rules(*family, options.fully_random)),
+            Some(_) => rules.extend(names.routed_rules(*family, options.fully_random)),
+        }
     }
     (!families.is_empty()).then_some(AgentTable { sets, rules })
 }
@@ -138,14 +144,19 @@ fn agent_table(conf: &RulesConf, options: &Masquerade) -> Option<AgentTable> {
 struct SetNames {
     network: &'static str,
     node: &'static str,
+    source: &'static str,
     direct: &'static str,
 }
 
 impl SetNames {
     fn of(family: Family) -> Self {
         match family {
-            Family::V4 => Self { network: "network4", node: "node4", direct: "direct4" },
-            Family::V6 => Self { network: "network6", node: "node6", direct: "direct6" },
+            Family::V4 => {
+                Self { network: "network4", node: "node4", source: "source4", direct: "direct4" }
+            }
+            Family::V6 => {
+                Self { network: "network6", node: "node6", source: "source6", direct: "direct6" }
+            }
         }
     }
 
@@ -156,10 +167,38 @@ impl SetNames {
         };
         let direct = MULTICAST_AND_BROADCAST.iter().filter_map(|text| text.parse().ok());
         let direct = &mut direct.chain(options.except.iter().copied());
+        let node = match &conf.sources {
+            None => set(self.node, &mut conf.subnets.iter().copied(), "pods of this node"),
+            Some(sources) => {
+                set(self.source, &mut sources.iter().copied(), "pods that are masqueraded")
+            }
+        };
         [
             set(self.network, &mut conf.networks.iter().copied(), "pods of all nodes"),
-            set(self.node, &mut conf.subnets.iter().copied(), "pods of this node"),
+            node,
             set(self.direct, direct, "destinations that are not masqueraded"),
+        ]
+    }
+
+    /// The rules for routed pods.
+    fn routed_rules(&self, family: Family, fully_random: bool) -> [DesiredRule; 2] {
+        let from = |set| [family.load_source(Reg(0)), look_up(set, false)];
+        let to = |set, inverted| [family.load_destination(Reg(0)), look_up(set, inverted)];
+        let rule = |conditions: &[Expr], last: Expr, comment| DesiredRule {
+            exprs: [&family.match_nfproto()[..], conditions, &[last]].concat(),
+            comment,
+        };
+        [
+            rule(
+                &to(self.network, false),
+                Expr::Verdict(Verdict::Return),
+                "to pods: they see the client's address",
+            ),
+            rule(
+                &[from(self.source), to(self.direct, true)].concat(),
+                Expr::Masquerade { fully_random },
+                "from pods to outside all pools",
+            ),
         ]
     }
 
@@ -226,6 +265,7 @@ mod tests {
         RulesConf {
             networks: nets(&["10.5.0.0/16", "fd05::/48"]),
             subnets: nets(&["10.5.1.0/24", "fd05:0:0:1::/64"]),
+            sources: None,
             masquerade: Some(Masquerade { fully_random: true, except }),
             forwards: true,
         }

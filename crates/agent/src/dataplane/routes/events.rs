@@ -116,7 +116,7 @@ impl View<'_> {
     }
 
     fn has_family(&self, family: Family) -> bool {
-        self.target.network.conf().networks.get(family).is_some()
+        self.target.network.has_family(family)
     }
 
     fn link(&self, link: &Link, is_removal: bool) -> EventImpact {

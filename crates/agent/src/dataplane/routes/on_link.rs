@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use kernel::route::{self, KIND_UNICAST};
 use kernel::{IfIndex, IfName, Netlink};
-use overlay::plan::Network;
+use overlay::plan::AnyNetwork;
 
 use super::target::PeerUpdate;
 
@@ -14,13 +14,13 @@ use super::target::PeerUpdate;
 /// devices: a peer behind a tunnel is not on a link.
 pub(super) fn refresh(
     nl: &Netlink,
-    network: &mut Network,
+    network: &mut AnyNetwork,
     is_tunnel: impl Fn(IfName) -> bool,
 ) -> kernel::Result<bool> {
     if !network.needs_on_link() {
         return Ok(false);
     }
-    let addresses: Vec<IpAddr> = network.public_addresses().collect();
+    let addresses = network.public_addresses();
     let on_link = look_up(nl, &addresses, is_tunnel)?;
     Ok(network.set_on_link(on_link))
 }
@@ -28,7 +28,7 @@ pub(super) fn refresh(
 /// Looks up the addresses in these updates that no peer has yet.
 pub(super) fn learn(
     nl: &Netlink,
-    network: &mut Network,
+    network: &mut AnyNetwork,
     updates: &[PeerUpdate],
     is_tunnel: impl Fn(IfName) -> bool,
 ) -> kernel::Result<()> {
@@ -37,10 +37,12 @@ pub(super) fn learn(
     }
     let mut addresses = Vec::new();
     for update in updates {
-        if let PeerUpdate::Set { lease, .. } = update {
-            let public = lease.attributes.public;
-            addresses.extend(public.iter().filter(|address| !network.has_public_address(*address)));
-        }
+        let public = match update {
+            PeerUpdate::Set { lease, .. } => lease.attributes.public,
+            PeerUpdate::Node { node: Some(node), .. } => node.addresses,
+            _ => continue,
+        };
+        addresses.extend(public.iter().filter(|address| !network.has_public_address(*address)));
     }
     let on_link = look_up(nl, &addresses, is_tunnel)?;
     for address in addresses {

@@ -25,6 +25,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Returns the failures as one error.
+    pub(crate) fn summary(&self) -> Result<(), String> {
+        match &self.failures[..] {
+            [] => Ok(()),
+            [only] => Err(only.to_string()),
+            [first, rest @ ..] => Err(format!("{first}; and {} more", rest.len())),
+        }
+    }
+
     pub(super) fn fail(&mut self, operation: impl fmt::Display, reason: impl fmt::Display) {
         let (operation, reason) = (operation.to_string(), reason.to_string());
         self.failures.push(Failure { operation, reason });

@@ -170,7 +170,7 @@ impl RoutesPlane {
             true => self.reconciler.compare(),
             false => self.reconciler.repair(),
         };
-        if self.reconciler.network().is_some() {
+        if self.reconciler.any_network().is_some() {
             let (took, changes) = (now.elapsed(), outcome.changes.len());
             (self.report)(Report::Compared { took, changes });
         }

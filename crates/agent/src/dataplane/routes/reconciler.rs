@@ -14,7 +14,8 @@ use overlay::desired::{DesiredRoute, DesiredState, default_metric};
 use overlay::diff::{Change, Conflict, Diff, diff, diff_peer};
 use overlay::observed::ObservedState;
 use overlay::ownership::{NEXTHOP_IDS, Ownership};
-use overlay::plan::{Network, PlanChange, PreviousBackendState};
+use overlay::plan::{AnyNetwork, Network, PlanChange, PreviousBackendState};
+use overlay::routed::RoutedNetwork;
 
 use super::apply::{Applied, Applier};
 use super::events::{self, EventImpact, View};
@@ -102,8 +103,13 @@ impl Reconciler {
         })
     }
 
-    /// Returns the network with its current plan.
+    /// Returns the network with its current plan, if each node has a subnet.
     pub fn network(&self) -> Option<&Network> {
+        self.any_network()?.subnets()
+    }
+
+    /// Returns the network with its current plan.
+    pub fn any_network(&self) -> Option<&AnyNetwork> {
         self.target.as_ref().map(|target| &target.network)
     }
 
@@ -114,15 +120,24 @@ impl Reconciler {
 
     /// Sets the network and applies its plan. Looks up which peers are on a link.
     pub fn set_network(&mut self, mut network: Network) -> Outcome {
-        if let Some(before) = &self.target {
-            network.inherit_served_leases(&before.network);
-            network.inherit_path_mtus(&before.network);
+        if let Some(before) = self.network() {
+            network.inherit_served_leases(before);
+            network.inherit_path_mtus(before);
         }
+        self.set_any_network(network.into())
+    }
+
+    /// Sets the network of routed pods and applies its plan.
+    pub fn set_routed_network(&mut self, network: RoutedNetwork) -> Outcome {
+        self.set_any_network(network.into())
+    }
+
+    fn set_any_network(&mut self, network: AnyNetwork) -> Outcome {
         let ownership = self.ownership_for(&network);
-        let public_addresses = network.public_addresses().collect();
+        let public_addresses = network.public_addresses().into_iter().collect();
         self.devices.names.extend(ownership.known_devices.keys());
         self.devices.names.extend(network.plan().desired.devices.keys());
-        self.networks.extend(network.conf().networks.iter());
+        self.networks.extend(network.prefixes());
         self.target = Some(Target { network, ownership, public_addresses });
         if self.routes == RouteSelection::Own {
             self.routes = RouteSelection::OwnAndBlackholes;
@@ -152,7 +167,7 @@ impl Reconciler {
 
     /// Returns what [`Reconciler::set_network`] would change. Looks up which peers are on a link,
     /// which may change the peers that the network rejects.
-    pub fn dry_run(&mut self, network: &mut Network) -> kernel::Result<Diff> {
+    pub fn dry_run(&mut self, network: &mut AnyNetwork) -> kernel::Result<Diff> {
         self.refresh_on_link(network)?;
         let ownership = self.ownership_for(network);
         let mut names = self.devices.names.clone();
@@ -217,7 +232,10 @@ impl Reconciler {
         let Some(target) = &mut self.target else {
             return (PreviousBackendState::Absent, Outcome::default());
         };
-        match target.network.expire_previous() {
+        let AnyNetwork::Subnets(network) = &mut target.network else {
+            return (PreviousBackendState::Absent, Outcome::default());
+        };
+        match network.expire_previous() {
             PreviousBackendState::Dropped => (PreviousBackendState::Dropped, self.compare()),
             state => (state, Outcome::default()),
         }
@@ -269,8 +287,8 @@ impl Reconciler {
         events::impact(event, &view)
     }
 
-    fn ownership_for(&self, network: &Network) -> Ownership {
-        let mut ownership = Ownership::new(network.conf(), &self.options.owner);
+    fn ownership_for(&self, network: &AnyNetwork) -> Ownership {
+        let mut ownership = network.ownership(&self.options.owner);
         ownership.networks.extend(&self.networks);
         if !self.has_nexthops {
             ownership.nexthops = None;
@@ -337,7 +355,7 @@ impl Reconciler {
         ownership: &Ownership,
         names: &BTreeSet<IfName>,
         routes: RouteSelection,
-        network: Option<&Network>,
+        network: Option<&AnyNetwork>,
     ) -> kernel::Result<Observation> {
         let listen = network.and_then(udp_tunnel::listen_address);
         let tunnel = &self.udp_tunnel;
@@ -361,7 +379,7 @@ impl Reconciler {
         &mut self,
         changes: Vec<Change>,
         is_observed: impl Fn(&IpNet) -> bool,
-        network: Option<&Network>,
+        network: Option<&AnyNetwork>,
         outcome: &mut Outcome,
     ) -> bool {
         let mut applier = Applier {
@@ -405,7 +423,7 @@ impl Reconciler {
     }
 
     /// Returns whether anything has changed.
-    fn refresh_on_link(&self, network: &mut Network) -> kernel::Result<bool> {
+    fn refresh_on_link(&self, network: &mut AnyNetwork) -> kernel::Result<bool> {
         on_link::refresh(&self.nl, network, |name| self.devices.names.contains(&name))
     }
 }

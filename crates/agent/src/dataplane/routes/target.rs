@@ -9,7 +9,8 @@ use kernel::IfName;
 use overlay::diff::Conflict;
 use overlay::lease::Lease;
 use overlay::ownership::Ownership;
-use overlay::plan::{Network, PlanChange};
+use overlay::plan::{AnyNetwork, PlanChange};
+use overlay::routed::RoutedNode;
 
 /// A change of one peer. Names are keys of the store, or node names with Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,39 +31,60 @@ pub enum PeerUpdate {
         subnet: IpNet,
         mtu: Option<u32>,
     },
+    /// Routed pods: a new, changed or removed node.
+    Node {
+        name: String,
+        node: Option<RoutedNode>,
+    },
+    /// Routed pods: the node of a block or of a borrowed address.
+    Route {
+        dst: IpNet,
+        node: Option<String>,
+    },
 }
 
 /// The network with its desired state, and the rules of ownership for changes.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) network: Network,
+    pub(super) network: AnyNetwork,
     pub(super) ownership: Ownership,
     /// Public addresses of all peers, sorted to find those inside a prefix.
     pub(super) public_addresses: BTreeSet<IpAddr>,
 }
 
 impl Target {
-    /// Updates the plan.
+    /// Updates the plan. An update for the other mode changes nothing.
     pub(super) fn update(&mut self, update: PeerUpdate) -> PlanChange {
-        match update {
-            PeerUpdate::Set { name, since, lease } => {
-                let before = self.public_addresses_of(&name);
-                let public = lease.attributes.public;
-                let change = self.network.set_peer(&name, since, lease);
-                self.public_addresses.extend(public.iter());
-                self.remove_unused_addresses(&before);
-                change
+        let name = match &update {
+            PeerUpdate::Set { name, .. }
+            | PeerUpdate::Remove { name }
+            | PeerUpdate::Node { name, .. } => Some(name.clone()),
+            PeerUpdate::PathMtu { .. } | PeerUpdate::Route { .. } => None,
+        };
+        let before = name.as_ref().map(|name| self.network.addresses_of(name));
+        let change = match (&mut self.network, update) {
+            (AnyNetwork::Subnets(network), PeerUpdate::Set { name, since, lease }) => {
+                network.set_peer(&name, since, lease)
             }
-            PeerUpdate::Remove { name } => {
-                let before = self.public_addresses_of(&name);
-                let change = self.network.remove_peer(&name);
-                self.remove_unused_addresses(&before);
-                change
+            (AnyNetwork::Subnets(network), PeerUpdate::Remove { name }) => {
+                network.remove_peer(&name)
             }
-            PeerUpdate::PathMtu { name, subnet, mtu } => {
-                self.network.set_path_mtu(&name, subnet, mtu)
+            (AnyNetwork::Subnets(network), PeerUpdate::PathMtu { name, subnet, mtu }) => {
+                network.set_path_mtu(&name, subnet, mtu)
             }
+            (AnyNetwork::Routed(network), PeerUpdate::Node { name, node }) => {
+                network.set_node(&name, node)
+            }
+            (AnyNetwork::Routed(network), PeerUpdate::Route { dst, node }) => {
+                network.set_route(dst, node.as_deref())
+            }
+            _ => PlanChange::None,
+        };
+        if let (Some(name), Some(before)) = (name, before) {
+            self.public_addresses.extend(self.network.addresses_of(&name));
+            self.remove_unused_addresses(&before);
         }
+        change
     }
 
     /// Marks all desired devices as the agent's, except those with a conflict.
@@ -75,11 +97,6 @@ impl Target {
             }
         }
         self.ownership.adopted = adopted;
-    }
-
-    fn public_addresses_of(&self, name: &str) -> Vec<IpAddr> {
-        let peer = self.network.peers().get(name);
-        peer.map_or_else(Vec::new, |(_, lease)| lease.attributes.public.iter().collect())
     }
 
     /// Removes those of the addresses that no peer has any more.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ipnet::{IpNet, Ipv4Net};
 use kernel::{IfIndex, IfName};
 use overlay::backend::Backend;
-use overlay::plan::Network;
+use overlay::plan::AnyNetwork;
 use text::ErrorChain;
 use tunnel::{Config, Counts, Peer, Tunnel};
 
@@ -37,8 +37,8 @@ pub(super) struct UdpTunnel {
 }
 
 /// Returns the address that receives packets of other nodes; `None` for other backends.
-pub(super) fn listen_address(network: &Network) -> Option<SocketAddrV4> {
-    let port = network.backends().find_map(|backend| match backend {
+pub(super) fn listen_address(network: &AnyNetwork) -> Option<SocketAddrV4> {
+    let port = network.subnets()?.backends().find_map(|backend| match backend {
         Backend::Udp(conf) => Some(conf.port),
         _ => None,
     });

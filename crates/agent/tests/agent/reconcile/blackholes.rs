@@ -66,7 +66,7 @@ fn stale_blackholes_of_the_network_are_removed_and_others_stay() {
         ip("route add blackhole 10.0.8.0/24 proto static");
         let mut reconciler = open();
         let shown = || {
-            let changes = open().dry_run(&mut with_blackholes(true)).unwrap().changes;
+            let changes = open().dry_run(&mut with_blackholes(true).into()).unwrap().changes;
             let shown = changes.iter().map(ToString::to_string);
             shown.filter(|change| change.contains("blackhole")).collect::<Vec<_>>()
         };

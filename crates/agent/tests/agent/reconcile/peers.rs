@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use agent::dataplane::routes::{Outcome, PeerUpdate};
 use overlay::lease::Lease;
 use overlay::netconf::NetConf;
-use overlay::plan::Network;
+use overlay::plan::{AnyNetwork, Network};
 use testkit::in_netns;
 
 use super::node::{
@@ -298,13 +298,13 @@ fn dry_run_changes_nothing() {
         make_eth0();
         let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
         let mut reconciler = open();
-        let preview = reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap();
+        let preview = reconciler.dry_run(&mut network(VXLAN, 2..4).into()).unwrap();
         assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
         let done = reconciler.set_network(network(VXLAN, 2..4));
         assert_eq!(preview.changes, done.changes);
-        assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap().changes, []);
+        assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4).into()).unwrap().changes, []);
         // Before the first look-up, no peer is on the link.
-        let mut direct = network(HOST_GW, 2..4);
+        let mut direct = AnyNetwork::from(network(HOST_GW, 2..4));
         assert!(!direct.plan().rejected.is_empty());
         reconciler.dry_run(&mut direct).unwrap();
         assert_eq!(direct.plan().rejected, []);

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugins' requests, as the API receives them: translates them for the controller and back.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
+
+use agent_client::ipam as wire;
+use ipam::Timestamp;
+use ipam::node::{AssignError, AssignRequest, Attachment, Pod, Reply};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::{Call, Request};
+
+/// Time for which a request waits for the store.
+const STORE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Time after that for the controller to answer, in case it is being restarted.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Error codes of the CNI specification.
+const INVALID: u32 = 7;
+const TRY_AGAIN: u32 = 11;
+
+/// A plugin's own code, as other IPAM plugins use it.
+const FAILED: u32 = 999;
+
+/// A handle for requests to the controller.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolsApi {
+    requests: UnboundedSender<Request>,
+}
+
+/// Body of a response: JSON, of success or of a [`wire::Failure`].
+pub(crate) type Answer = Result<String, wire::Failure>;
+
+impl PoolsApi {
+    pub(crate) fn new(requests: UnboundedSender<Request>) -> Self {
+        Self { requests }
+    }
+
+    /// Answers a `POST` to one of the paths of [`agent_client::ipam`]; `None` for another path.
+    pub(crate) async fn answer(&self, path: &str, body: &[u8]) -> Option<Answer> {
+        Some(match path {
+            wire::ASSIGN => self.assign(body).await,
+            wire::RELEASE => self.release(body).await,
+            wire::GC => self.gc(body).await,
+            _ => return None,
+        })
+    }
+
+    async fn assign(&self, body: &[u8]) -> Answer {
+        let request: wire::AssignRequest = parse(body)?;
+        let netns = Some(request.netns.clone()).filter(|path| !path.is_empty());
+        let path = netns.clone();
+        let inode = move || Some(std::fs::metadata(path?).ok()?.ino());
+        // A path may lead to a file system that does not answer.
+        let netns_inode = spawn_blocking(inode).await.ok().flatten();
+        let attachment = Attachment {
+            handle: request.handle,
+            network: request.attachment.network,
+            container_id: request.attachment.container_id,
+            interface: request.attachment.ifname,
+            netns,
+            netns_inode,
+            pod: request.pod.map(|pod| Pod { namespace: pod.namespace, name: pod.name }),
+            tunnel: None,
+        };
+        let call = Call::Assign(Box::new(AssignRequest {
+            attachment,
+            ipv4: request.ipv4,
+            ipv6: request.ipv6,
+            ipv4_pools: request.ipv4_pools,
+            ipv6_pools: request.ipv6_pools,
+            addresses: request.addresses,
+            namespace_labels: BTreeMap::new(),
+            deadline: Timestamp::from(SystemTime::now()) + STORE_DEADLINE,
+        }));
+        match self.call(call).await? {
+            Reply::Assigned(mut assigned) => {
+                assigned.sort_by_key(|one| one.address.is_ipv6());
+                print(&wire::AssignResponse {
+                    addresses: assigned.iter().map(|one| one.address).collect(),
+                    pools: assigned.into_iter().map(|one| one.pool.unwrap_or_default()).collect(),
+                })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn release(&self, body: &[u8]) -> Answer {
+        let request: wire::ReleaseRequest = parse(body)?;
+        let interface = Some(request.attachment.ifname).filter(|name| !name.is_empty());
+        self.released(Call::Release { handle: request.handle, interface }).await
+    }
+
+    async fn gc(&self, body: &[u8]) -> Answer {
+        let request: wire::GcRequest = parse(body)?;
+        let valid = request.valid.into_iter().map(|one| (one.container_id, one.ifname)).collect();
+        self.released(Call::Gc { network: request.network, valid }).await
+    }
+
+    async fn released(&self, call: Call) -> Answer {
+        match self.call(call).await? {
+            Reply::Released(released) => print(&wire::ReleaseResponse { released }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, wire::Failure> {
+        let (reply, answered) = oneshot::channel();
+        let starting = || wire::Failure {
+            code: TRY_AGAIN,
+            msg: "the agent's address pools are not ready".to_owned(),
+            details: "run `podwire status` for the reason".to_owned(),
+        };
+        self.requests.send(Request { call, reply }).map_err(|_| starting())?;
+        match timeout(ANSWER_TIMEOUT, answered).await {
+            Ok(Ok(Reply::Failed(error))) => Err(failure(&error)),
+            Ok(Ok(reply)) => Ok(reply),
+            // The controller was restarted, or waits for the store.
+            Ok(Err(_)) | Err(_) => Err(starting()),
+        }
+    }
+}
+
+fn failure(error: &AssignError) -> wire::Failure {
+    let code = if error.is_temporary() { TRY_AGAIN } else { FAILED };
+    wire::Failure { code, msg: error.to_string(), details: String::new() }
+}
+
+fn unexpected(reply: &Reply) -> wire::Failure {
+    wire::Failure {
+        code: FAILED,
+        msg: format!("unexpected reply of the address pools: {reply:?}"),
+        details: String::new(),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, wire::Failure> {
+    serde_json::from_slice(body).map_err(|error| wire::Failure {
+        code: INVALID,
+        msg: format!("the request is not valid: {error}"),
+        details: String::new(),
+    })
+}
+
+fn print(value: &impl Serialize) -> Answer {
+    Ok(serde_json::to_string(value).expect("string keys and plain values serialize"))
+}

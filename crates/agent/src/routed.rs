@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The routed controller: turns pools, nodes and blocks into devices and routes. It takes the part of the
+//! overlay controller if pods have addresses from pools.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ipnet::IpNet;
+use overlay::routed::{RoutedNetwork, RoutedNode};
+use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
+use tokio::sync::watch;
+
+use crate::dataplane::nft::RulesConf;
+use crate::dataplane::routes::{Outcome, PeerUpdate, Reconciler, Report, RoutesDataplane};
+use crate::nat::Translated;
+use crate::pools::{RoutedMessage, RoutedSnapshot};
+use crate::settings::Settings;
+use crate::status::{
+    ConditionKind, LeaseStatus, NetworkStatus, PathStatus, PeerStatus, RejectedPeerStatus,
+    RepairKind, RouteMode, StatusHub, UnderlayStatus,
+};
+use crate::supervisor::{Failure, Heartbeat};
+
+/// Maximum number of changes that are sent to the dataplane at once.
+const BATCH: usize = 1024;
+
+/// A network of routed pods whose devices and routes are in the kernel.
+#[derive(Debug)]
+pub(crate) struct ProgrammedPools {
+    snapshot: Arc<RoutedSnapshot>,
+    pod_mtu: u32,
+}
+
+impl Translated for ProgrammedPools {
+    fn rules_conf(&self, settings: &Settings) -> RulesConf {
+        let pools = self.snapshot.state.pools.iter().map(|pool| pool.cidr);
+        RulesConf {
+            networks: pools.collect(),
+            subnets: Vec::new(),
+            sources: Some(self.snapshot.nat_sources.clone()),
+            // The pools say what is masqueraded, and the options how.
+            masquerade: Some(settings.nat.masquerade.clone().unwrap_or_default()),
+            forwards: settings.nat.forwards,
+        }
+    }
+}
+
+/// The channels that the controller reads. They outlive a restart.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    pub messages: UnboundedReceiver<RoutedMessage>,
+    pub reports: UnboundedReceiver<Report>,
+    /// The network, once its rules are set.
+    pub translated: watch::Receiver<Option<Arc<ProgrammedPools>>>,
+}
+
+/// The controller. After a restart it programs the last network again, with all later changes.
+#[derive(Debug)]
+pub(crate) struct Routed {
+    settings: Arc<Settings>,
+    hub: StatusHub,
+    routes: Arc<RoutesDataplane>,
+    inputs: Inputs,
+    programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
+    current: Option<Arc<RoutedSnapshot>>,
+}
+
+impl Routed {
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        hub: &StatusHub,
+        routes: &Arc<RoutesDataplane>,
+        inputs: Inputs,
+        programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
+    ) -> Routed {
+        Routed {
+            settings: Arc::clone(settings),
+            hub: hub.clone(),
+            routes: Arc::clone(routes),
+            inputs,
+            programmed,
+            current: None,
+        }
+    }
+
+    pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
+        self.routes.restart_if_stopped().await.map_err(|error| error.to_string())?;
+        if let Some(current) = self.current.clone() {
+            self.set_network(current).await?;
+        }
+        loop {
+            heartbeat.beat();
+            let Inputs { messages, reports, translated } = &mut self.inputs;
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some(message) => self.handle(message).await?,
+                    None => return Ok(()),
+                },
+                Some(report) = reports.recv() => self.handle_report(report),
+                Ok(()) = translated.changed() => self.publish(),
+                stopped = self.routes.stopped() => return Err(stopped.to_string()),
+                () = heartbeat.tick() => {}
+            }
+        }
+    }
+
+    /// Handles a message and those that wait behind it.
+    async fn handle(&mut self, first: RoutedMessage) -> Result<(), Failure> {
+        let mut updates = Vec::new();
+        let mut next = Some(first);
+        while let Some(message) = next.take() {
+            match message {
+                RoutedMessage::Network(snapshot) => {
+                    updates.clear();
+                    self.set_network(snapshot).await?;
+                }
+                RoutedMessage::Node(name, node) => {
+                    self.remember_node(&name, node.as_ref());
+                    updates.push(PeerUpdate::Node { name, node });
+                }
+                RoutedMessage::Route(dst, node) => {
+                    self.remember_route(dst, node.as_ref());
+                    updates.push(PeerUpdate::Route { dst, node });
+                }
+            }
+            next = match self.inputs.messages.try_recv() {
+                Ok(message) if updates.len() < BATCH => Some(message),
+                Ok(message) => {
+                    self.update(std::mem::take(&mut updates)).await?;
+                    Some(message)
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            };
+        }
+        self.update(updates).await
+    }
+
+    async fn set_network(&mut self, snapshot: Arc<RoutedSnapshot>) -> Result<(), Failure> {
+        let start = Instant::now();
+        self.current = Some(Arc::clone(&snapshot));
+        let RoutedSnapshot { name, own, underlay, state, .. } = (*snapshot).clone();
+        let peers = state.nodes.iter().map(|(name, node)| peer(name, node));
+        self.hub.set_peers(peers.collect());
+        let network = match RoutedNetwork::new(name, own, underlay, state) {
+            Ok(network) => network,
+            Err(error) => {
+                self.hub.set_problem(ConditionKind::Config, error.to_string());
+                return Ok(());
+            }
+        };
+        self.hub.clear_problem(ConditionKind::Config);
+        let outcome = self.routes(|reconciler| reconciler.set_routed_network(network)).await?;
+        self.hub.record_comparison(start.elapsed(), outcome.changes.len());
+        self.handle_outcome(&outcome, false);
+        let pod_mtu = outcome.pod_mtu.unwrap_or(snapshot.underlay.mtu);
+        self.programmed.send_replace(Some(Arc::new(ProgrammedPools { snapshot, pod_mtu })));
+        Ok(())
+    }
+
+    async fn update(&mut self, updates: Vec<PeerUpdate>) -> Result<(), Failure> {
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.routes(|reconciler| reconciler.set_peers(updates)).await?;
+        self.handle_outcome(&outcome, false);
+        Ok(())
+    }
+
+    fn remember_node(&mut self, name: &str, node: Option<&RoutedNode>) {
+        match node {
+            Some(node) => self.hub.set_peer(peer(name, node)),
+            None => self.hub.remove_peer(name),
+        }
+        let Some(current) = &mut self.current else { return };
+        let nodes = &mut Arc::make_mut(current).state.nodes;
+        match node {
+            Some(node) => drop(nodes.insert(name.to_owned(), node.clone())),
+            None => drop(nodes.remove(name)),
+        }
+    }
+
+    fn remember_route(&mut self, dst: IpNet, node: Option<&String>) {
+        let Some(current) = &mut self.current else { return };
+        let routes = &mut Arc::make_mut(current).state.routes;
+        match node {
+            Some(node) => drop(routes.insert(dst, node.clone())),
+            None => drop(routes.remove(&dst)),
+        }
+    }
+
+    async fn routes<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&mut Reconciler) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.routes.run(command).await.map_err(|error| error.to_string())
+    }
+
+    fn handle_report(&self, report: Report) {
+        match report {
+            Report::Repaired(outcome) => self.handle_outcome(&outcome, true),
+            Report::Retried(outcome) => self.handle_outcome(&outcome, false),
+            Report::Compared { took, changes } => self.hub.record_comparison(took, changes),
+            Report::EventsLost(error) => {
+                let text = format!("no events of changes in the kernel: {error}");
+                self.hub.set_problem(ConditionKind::Watch, text);
+            }
+            Report::Restarted => self.hub.clear_problem(ConditionKind::Watch),
+            Report::UnderlayChanged | Report::ForwardingChanged => {}
+        }
+    }
+
+    /// Reports what was changed and what failed; `is_repair` if another program had broken it.
+    fn handle_outcome(&self, outcome: &Outcome, is_repair: bool) {
+        for change in &outcome.changes {
+            if is_repair {
+                tracing::warn!(%change, "kernel state repaired");
+                self.hub.record_repair(RepairKind::from(change), change.to_string());
+            } else {
+                tracing::debug!(%change, "kernel state changed");
+            }
+        }
+        for failure in &outcome.failures {
+            tracing::error!(%failure, "change failed");
+        }
+        self.hub.report_result(ConditionKind::Kernel, outcome.summary());
+        self.hub.set_conflicts(&outcome.conflicts);
+        let rejected = outcome.rejected.iter().map(|one| RejectedPeerStatus {
+            peer: one.peer.clone(),
+            subnet: one.subnet,
+            reason: one.reason.to_string(),
+        });
+        for RejectedPeerStatus { peer, subnet, reason } in self.hub.set_rejected(rejected.collect())
+        {
+            let subnet = subnet.map(|subnet| subnet.to_string());
+            tracing::warn!(peer, subnet, reason, "peer rejected");
+        }
+    }
+
+    /// Reports the network once its routes and rules are set: then pods can be attached.
+    fn publish(&mut self) {
+        let translated = self.inputs.translated.borrow_and_update().clone();
+        let Some(programmed) = translated else { return };
+        let RoutedSnapshot { name, underlay, state, own, .. } = &*programmed.snapshot;
+        let blocks = state.routes.iter().filter(|(_, node)| *node == name).map(|(dst, _)| *dst);
+        self.hub.set_network(Some(NetworkStatus {
+            owner: self.settings.node.owner.clone(),
+            networks: state.pools.iter().map(|pool| pool.cidr).collect(),
+            backend: "routed".to_owned(),
+            pod_mtu: programmed.pod_mtu,
+            lease: LeaseStatus {
+                subnets: blocks.collect(),
+                public: own.addresses.iter().collect(),
+            },
+            underlay: UnderlayStatus {
+                name: underlay.name.to_string(),
+                addresses: underlay.addresses.iter().collect(),
+                mtu: underlay.mtu,
+            },
+        }));
+    }
+}
+
+/// A node as the status shows it.
+fn peer(name: &str, node: &RoutedNode) -> PeerStatus {
+    PeerStatus {
+        name: name.to_owned(),
+        subnets: Vec::new(),
+        public: node.addresses.iter().collect(),
+        backend: "routed".to_owned(),
+        route: RouteMode::None,
+        path: PathStatus::default(),
+    }
+}
