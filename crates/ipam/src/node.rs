@@ -82,10 +82,14 @@ struct Journal {
     jobs: BTreeMap<OpId, Job>,
     /// Addresses whose files are being removed.
     leaving: BTreeSet<IpAddr>,
+    /// Files of lost addresses that could not be removed.
+    stale: Vec<JournalEntry>,
 }
 
 #[derive(Debug)]
 enum Job {
+    /// Removes the file of a lost address.
+    Forget(JournalEntry),
     /// Writes the files of a request.
     Assign(u64),
     Release {
@@ -366,14 +370,16 @@ impl Node {
         let Some(entry) = self.table.remove(address) else { return };
         let handle = entry.attachment.handle.clone();
         self.handles.set(&handle, self.table.counts(&handle));
-        if !self.journal.leaving.contains(&address) {
-            let id = self.new_id();
-            self.journal
-                .jobs
-                .insert(id, Job::Release { tickets: Vec::new(), addresses: Vec::new() });
-            actions.push(Action::Journal(JournalOp { id, write: Vec::new(), remove: vec![entry] }));
-        }
+        self.journal.leaving.remove(&address);
+        self.forget(entry, actions);
         actions.push(Action::Report(Problem::Lost { address, handle, user }));
+    }
+
+    fn forget(&mut self, entry: JournalEntry, actions: &mut Actions) {
+        let id = self.new_id();
+        let remove = vec![entry.clone()];
+        self.journal.jobs.insert(id, Job::Forget(entry));
+        actions.push(Action::Journal(JournalOp { id, write: Vec::new(), remove }));
     }
 
     fn new_id(&mut self) -> OpId {
@@ -615,6 +621,11 @@ impl Node {
     ) {
         match self.journal.jobs.remove(&id) {
             None => {}
+            Some(Job::Forget(entry)) => {
+                if result.is_err() {
+                    self.journal.stale.push(entry);
+                }
+            }
             Some(Job::Assign(request)) => self.journal_written(request, result, now, actions),
             Some(Job::Release { tickets, addresses }) => {
                 self.journal_removed(tickets, addresses, result, now, actions);
@@ -675,9 +686,9 @@ impl Node {
         now: Timestamp,
         actions: &mut Actions,
     ) {
-        for address in &addresses {
-            self.journal.leaving.remove(address);
-        }
+        // An address that was lost in the meantime is not this node's any more.
+        let addresses: Vec<_> =
+            addresses.into_iter().filter(|address| self.journal.leaving.remove(address)).collect();
         let reply = match result {
             Err(reason) => Reply::Failed(AssignError::Journal(reason)),
             Ok(()) => {
@@ -747,6 +758,9 @@ impl Node {
     }
 
     fn tick(&mut self, now: Timestamp, actions: &mut Actions) {
+        for entry in std::mem::take(&mut self.journal.stale) {
+            self.forget(entry, actions);
+        }
         let lost: Vec<_> = self
             .blocks
             .in_flight()

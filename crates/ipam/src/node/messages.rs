@@ -199,7 +199,8 @@ pub enum Content {
     Malformed(String),
 }
 
-/// Changes of the files on disk. The files are written before the removals.
+/// Changes of the files on disk, which are carried out in the order of the operations. A file is removed only if it has
+/// this entry: the address may have been assigned again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalOp {
     pub id: OpId,

@@ -35,21 +35,31 @@ pub fn no_address_twice(cluster: &Cluster) -> Result<(), String> {
             claim(address, format!("the queue of {}", host.name))?;
         }
     }
+    let mut calico: BTreeMap<IpAddr, &str> =
+        cluster.calico_pods.iter().map(|pod| (pod.address, pod.handle.as_str())).collect();
     for (_, block) in cluster.store.blocks() {
-        let allocations = block.allocations();
-        for (ordinal, _) in
-            allocations.filter(|(_, allocation)| allocation.attribute.node() == Some(OUTSIDER))
-        {
-            claim(block.address(ordinal), "the outsider".to_owned())?;
+        for (ordinal, allocation) in block.allocations() {
+            let (address, attribute) = (block.address(ordinal), &allocation.attribute);
+            if attribute.node() == Some(OUTSIDER) {
+                claim(address, "the outsider".to_owned())?;
+            }
+            if calico.get(&address).copied() == attribute.handle() && attribute.handle().is_some() {
+                claim(address, "Calico's plugin".to_owned())?;
+                calico.remove(&address);
+            }
         }
     }
-    Ok(())
+    match calico.first_key_value() {
+        Some((address, handle)) => Err(format!("{address} of {handle} was released")),
+        None => Ok(()),
+    }
 }
 
 /// Every address is free, or set aside by the owner of its block, or used by a running container. Journals, handles
 /// and affinities agree.
 pub fn nothing_lost(cluster: &Cluster) -> Result<(), String> {
     let in_use: BTreeMap<IpAddr, &str> = in_use(cluster).into_iter().collect();
+    let calico: BTreeSet<_> = cluster.calico_pods.iter().map(|pod| pod.address).collect();
     let nodes: BTreeSet<&str> =
         cluster.hosts.iter().filter(|host| host.is_registered).map(|h| h.name.as_str()).collect();
     let (mut stored, mut owned) = (BTreeMap::new(), BTreeSet::new());
@@ -70,6 +80,7 @@ pub fn nothing_lost(cluster: &Cluster) -> Result<(), String> {
             match user {
                 _ if attribute.is_cooling() => {}
                 (Some(OUTSIDER), ..) => {}
+                _ if calico.contains(&address) => {}
                 (.., Some(node)) if block.owner() == Some(node) => {}
                 (_, Some(handle), _) if in_use.get(&address) == Some(&handle) => {
                     stored.insert(address, handle.to_owned());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipam::Timestamp;
-use ipam::block::Attribute;
+use ipam::block::{Attribute, Block};
 use ipam::calico::{IpamConfig, Key, Object, Reservation};
 use ipam::collect::{Collector, Observation};
 use ipam::node::{
@@ -38,6 +38,15 @@ pub struct Cluster {
     pub settings: Settings,
     next_id: u64,
     outsider: u64,
+    pub calico_pods: Vec<CalicoPod>,
+}
+
+/// A container whose address Calico's own plugin assigned, on a node that podwire took over.
+#[derive(Debug)]
+pub struct CalicoPod {
+    pub host: usize,
+    pub handle: String,
+    pub address: IpAddr,
 }
 
 #[derive(Debug)]
@@ -117,6 +126,7 @@ impl Cluster {
             settings,
             next_id: 0,
             outsider: 0,
+            calico_pods: Vec::new(),
         };
         for host in 0..hosts {
             cluster.start(host);
@@ -176,6 +186,7 @@ impl Cluster {
         for pod in self.pods.iter_mut().filter(|pod| pod.host == host) {
             pod.state = PodState::Gone;
         }
+        self.calico_pods.retain(|pod| pod.host != host);
     }
 
     pub fn set_strict(&mut self, host: usize, strict: bool) {
@@ -360,7 +371,9 @@ impl Cluster {
     /// Compares what is assigned with what runs. The decision may arrive late.
     pub fn collect(&mut self, host: usize) {
         let running = self.pods.iter().filter(|p| p.host == host && p.state != PodState::Gone);
-        let running: BTreeSet<_> = running.map(|pod| pod.handle.clone()).collect();
+        let calico = self.calico_pods.iter().filter(|pod| pod.host == host);
+        let running: BTreeSet<_> =
+            running.map(|pod| &pod.handle).chain(calico.map(|pod| &pod.handle)).cloned().collect();
         let nodes = self.hosts.iter().filter(|h| h.is_registered).map(|h| h.name.clone());
         let nodes: BTreeSet<_> = nodes.chain([OUTSIDER.to_owned()]).collect();
         let handles: Vec<_> = self
@@ -404,6 +417,47 @@ impl Cluster {
                 block.assign_next(&Arc::new(attribute), &Reservations::default());
             }
         }
+        block.sequence += 1;
+        self.store.put(&Key::Block(block.cidr()), Some(&Object::Block(block)));
+    }
+
+    /// Calico's own plugin on a host assigns an address, releases one, or its container dies without DEL. There are few
+    /// handles, so that a handle returns to the same address.
+    pub fn calico(&mut self, host: usize, n: usize) {
+        let cooldown = self.settings.config.cooldown;
+        let handle = format!("calico.{host}.{}", n % 2);
+        let blocks: Vec<_> = self.store.blocks().map(|(_, block)| block).collect();
+        let has_handle = |block: &Block| {
+            let mut allocations = block.allocations();
+            allocations.find(|(_, a)| a.attribute.handle() == Some(&handle)).map(|(o, _)| o)
+        };
+        let existing = blocks.iter().find_map(|block| Some((block, has_handle(block)?)));
+        let mut block = match existing {
+            Some(_) if n.is_multiple_of(5) => {
+                return self.calico_pods.retain(|pod| pod.handle != handle);
+            }
+            Some((block, ordinal)) => {
+                let mut block = block.clone();
+                block.release(ordinal, self.now, cooldown);
+                self.calico_pods.retain(|pod| pod.handle != handle);
+                block
+            }
+            None if !self.hosts[host].is_registered => return,
+            None => {
+                let Some(block) = blocks.get(n % blocks.len().max(1)) else { return };
+                let mut block = block.clone();
+                let attribute = Attribute {
+                    handle: Some(handle.clone()),
+                    secondary: [("node".to_owned(), self.hosts[host].name.clone())].into(),
+                    ..Attribute::default()
+                };
+                let assigned = block.assign_next(&Arc::new(attribute), &self.settings.reservations);
+                let Some(ordinal) = assigned else { return };
+                let address = block.address(ordinal);
+                self.calico_pods.push(CalicoPod { host, handle, address });
+                block
+            }
+        };
         block.sequence += 1;
         self.store.put(&Key::Block(block.cidr()), Some(&Object::Block(block)));
     }

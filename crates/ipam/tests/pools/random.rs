@@ -50,6 +50,10 @@ enum Step {
     Tick(usize),
     Collect(usize),
     Outsider(usize),
+    Calico {
+        host: usize,
+        n: usize,
+    },
     Strict {
         host: usize,
         strict: bool,
@@ -92,7 +96,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..40_000_u64).prop_map(Step::Wait),
         4 => host.clone().prop_map(Step::Tick),
         3 => host.clone().prop_map(Step::Collect),
-        3 => number.prop_map(Step::Outsider),
+        3 => number.clone().prop_map(Step::Outsider),
+        4 => (host.clone(), number).prop_map(|(host, n)| Step::Calico { host, n }),
         1 => (host.clone(), any::<bool>()).prop_map(|(host, strict)| Step::Strict { host, strict }),
         6 => host.prop_map(Step::RunHost),
     ]
@@ -125,6 +130,7 @@ fn apply(cluster: &mut Cluster, step: &Step) {
         Step::Tick(host) => cluster.tick(host),
         Step::Collect(host) => cluster.collect(host),
         Step::Outsider(n) => cluster.outsider(n),
+        Step::Calico { host, n } => cluster.calico(host, n),
         Step::Strict { host, strict } => cluster.set_strict(host, strict),
         Step::RunHost(host) => cluster.run_host(host),
     }
