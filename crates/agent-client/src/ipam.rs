@@ -5,13 +5,13 @@
 //! The agent accepts `POST` on its unix socket only. Bodies are JSON objects. A response with a status
 //! other than 200 has a [`Failure`] as its body.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{ClientError, Response};
 
@@ -37,18 +37,6 @@ pub fn handle(network: &str, container_id: &str) -> String {
     format!("{network}.{container_id}")
 }
 
-/// Identifies one interface of one container on one network.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Attachment {
-    /// Name of the network.
-    pub network: String,
-    /// ID of the container.
-    pub container_id: String,
-    /// Name of the interface in the container.
-    pub ifname: String,
-}
-
 /// The pod of an attachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -62,13 +50,18 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// Asks for addresses. The same request for the same attachment returns the same addresses.
+/// Asks for addresses for one interface of one container. The same request for the same interface
+/// returns the same addresses. The agent prefers the pools and families that annotations of the pod
+/// or of its namespace name, if it knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AssignRequest {
-    /// The attachment that gets the addresses.
-    #[serde(flatten)]
-    pub attachment: Attachment,
+    /// Name of the network.
+    pub network: String,
+    /// ID of the container.
+    pub container_id: String,
+    /// Name of the interface in the container.
+    pub ifname: String,
     /// Path of the container's network namespace.
     pub netns: String,
     /// See [`handle`].
@@ -105,9 +98,12 @@ pub struct AssignResponse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleaseRequest {
-    /// The attachment.
-    #[serde(flatten)]
-    pub attachment: Attachment,
+    /// Name of the network.
+    pub network: String,
+    /// ID of the container.
+    pub container_id: String,
+    /// Name of the interface in the container.
+    pub ifname: String,
     /// See [`handle`]. Addresses of this handle without an interface were assigned by Calico and are
     /// released too.
     pub handle: String,
@@ -158,18 +154,21 @@ pub struct Failure {
     pub details: String,
 }
 
+/// Labels or annotations by name. Every value is a text.
+pub type Texts = Map<String, Value>;
+
 /// Labels and annotations of a pod and of its namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodInfo {
     /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// Annotations of the pod.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// Labels of the namespace.
-    pub namespace_labels: BTreeMap<String, String>,
+    pub namespace_labels: Texts,
     /// Annotations of the namespace.
-    pub namespace_annotations: BTreeMap<String, String>,
+    pub namespace_annotations: Texts,
 }
 
 /// The path of a pod's page. Names of pods and namespaces need no escaping.
@@ -212,15 +211,20 @@ pub fn get<T: DeserializeOwned>(socket: &Path, path: &str, timeout: Duration) ->
 
 /// Decodes a response of the agent.
 pub fn decode<T: DeserializeOwned>(response: &Response) -> Result<T, Error> {
-    let invalid = |error: serde_json::Error| Error::Invalid(error.to_string());
     match response.status {
-        200 => serde_json::from_str(&response.body).map_err(invalid),
+        200 => parse(&response.body).map_err(Error::Invalid),
         404 | 405 => Err(Error::Unknown),
-        status => Err(match serde_json::from_str::<Failure>(&response.body) {
+        status => Err(match parse::<Failure>(&response.body) {
             Ok(failure) if !failure.msg.is_empty() => Error::Refused(failure),
             _ => Error::Invalid(format!("status {status}: {}", response.body.trim_end())),
         }),
     }
+}
+
+/// In two steps: a parser for each type would make the plugins' program 20 KB larger.
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    gojson::decode(&value).map_err(|error| error.to_string())
 }
 
 /// The journal of a node: one file per attachment with addresses. The agent writes it before it
@@ -239,9 +243,12 @@ pub mod journal {
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default)]
     pub struct Entry {
-        /// The attachment.
-        #[serde(flatten)]
-        pub attachment: Attachment,
+        /// Name of the network.
+        pub network: String,
+        /// ID of the container.
+        pub container_id: String,
+        /// Name of the interface in the container.
+        pub ifname: String,
         /// The handle in the store.
         pub handle: String,
         /// All addresses of the attachment.
@@ -255,6 +262,13 @@ pub mod journal {
         pub pod: Option<Pod>,
         /// Seconds since 1970.
         pub assigned_at: u64,
+    }
+
+    /// The addresses in the content of a file; none if it is invalid.
+    pub fn addresses(text: &str) -> Vec<IpAddr> {
+        let entry: Value = serde_json::from_str(text).unwrap_or_default();
+        let addresses = entry["addresses"].as_array().into_iter().flatten();
+        addresses.filter_map(|address| address.as_str()?.parse().ok()).collect()
     }
 
     /// The file of an attachment in a state directory.
@@ -310,11 +324,9 @@ mod tests {
     #[test]
     fn assign_request_has_the_documented_json() {
         let request = AssignRequest {
-            attachment: Attachment {
-                network: "k8s-pod-network".into(),
-                container_id: "c1".into(),
-                ifname: "eth0".into(),
-            },
+            network: "k8s-pod-network".into(),
+            container_id: "c1".into(),
+            ifname: "eth0".into(),
             netns: "/run/netns/c1".into(),
             handle: handle("k8s-pod-network", "c1"),
             pod: Some(Pod { namespace: "default".into(), name: "web".into(), uid: String::new() }),
