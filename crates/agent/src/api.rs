@@ -32,7 +32,7 @@ use self::connections::{Client, Connections};
 use self::routes::Answer;
 pub use self::socket::{Socket, socket_path};
 use crate::managed_file::ManagedFile;
-use crate::pools::api::PoolsApi;
+pub use crate::pools::api::PoolsApi;
 use crate::status::StatusHub;
 use crate::supervisor::Heartbeat;
 
@@ -95,7 +95,7 @@ pub async fn over_tcp(listener: &TcpListener, hub: StatusHub) {
 }
 
 /// Serves the Unix socket until dropped, and re-creates the socket file if it disappears.
-pub(crate) async fn over_socket(
+pub async fn over_socket(
     socket: &mut Socket,
     hub: StatusHub,
     pools: Option<PoolsApi>,
@@ -197,7 +197,7 @@ impl Pages {
 }
 
 /// Serves the address, if there is one, and the socket until dropped.
-pub(crate) async fn serve(
+pub async fn serve(
     listener: Option<&TcpListener>,
     socket: &mut Socket,
     hub: &StatusHub,

@@ -32,7 +32,7 @@ const FAILED: u32 = 999;
 
 /// A handle for requests to the controller.
 #[derive(Debug, Clone)]
-pub(crate) struct PoolsApi {
+pub struct PoolsApi {
     requests: UnboundedSender<Request>,
 }
 
@@ -63,9 +63,9 @@ impl PoolsApi {
         let netns_inode = spawn_blocking(inode).await.ok().flatten();
         let attachment = Attachment {
             handle: request.handle,
-            network: request.attachment.network,
-            container_id: request.attachment.container_id,
-            interface: request.attachment.ifname,
+            network: request.network,
+            container_id: request.container_id,
+            interface: request.ifname,
             netns,
             netns_inode,
             pod: request.pod.map(|pod| Pod { namespace: pod.namespace, name: pod.name }),
@@ -95,7 +95,7 @@ impl PoolsApi {
 
     async fn release(&self, body: &[u8]) -> Answer {
         let request: wire::ReleaseRequest = parse(body)?;
-        let interface = Some(request.attachment.ifname).filter(|name| !name.is_empty());
+        let interface = Some(request.ifname).filter(|name| !name.is_empty());
         self.released(Call::Release { handle: request.handle, interface }).await
     }
 

@@ -35,7 +35,7 @@ impl Served {
                 let listener = api::listen(IpAddr::from(Ipv4Addr::LOCALHOST), PORT).unwrap();
                 let mut socket = Socket::create(&run_dir).unwrap();
                 let heartbeat = Heartbeat::unsupervised();
-                let serving = api::serve(Some(&listener), &mut socket, &shown, &heartbeat);
+                let serving = api::serve(Some(&listener), &mut socket, &shown, None, &heartbeat);
                 ready.send(()).unwrap();
                 tokio::select! {
                     () = serving => {}

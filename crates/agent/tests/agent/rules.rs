@@ -21,6 +21,7 @@ pub fn conf() -> RulesConf {
     RulesConf {
         networks: nets(&["10.5.0.0/16", "fd05::/48"]),
         subnets: nets(&["10.5.1.0/24", "fd05:0:0:1::/64"]),
+        sources: None,
         masquerade: Some(Masquerade { fully_random: true, except: Vec::new() }),
         forwards: true,
     }

@@ -42,7 +42,7 @@ impl Agent {
                 let heartbeat = Heartbeat::unsupervised();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = api::over_socket(&mut socket, shown, &heartbeat) => {}
+                    () = api::over_socket(&mut socket, shown, None, &heartbeat) => {}
                     _ = stopped => {}
                 }
             });

@@ -56,6 +56,7 @@ fn ruleset_is_listed_and_read_back_by_nft() {
         let conf = RulesConf {
             networks: nets(&["10.5.0.0/16"]),
             subnets: nets(&["10.5.1.0/24"]),
+            sources: None,
             masquerade: Some(masquerade),
             forwards: false,
         };
