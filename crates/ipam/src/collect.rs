@@ -9,7 +9,6 @@ use ipnet::IpNet;
 
 use crate::Timestamp;
 use crate::block::{Attribute, Block};
-use crate::calico::Handle;
 use crate::node::{Node, Revision};
 
 /// Something to collect. The state machine of the node checks it again and carries it out.
@@ -41,8 +40,18 @@ pub struct Observation<'a> {
     pub addresses: &'a BTreeSet<IpAddr>,
     /// All nodes of the cluster. It must be read after the blocks. `None` if it is unknown.
     pub nodes: Option<&'a BTreeSet<String>>,
-    /// Stored handles. It may be empty if they were not read.
-    pub handles: &'a [(String, Revision, Handle)],
+    /// Handles to check, with their revisions. `None` if they were not read.
+    pub handles: Option<HandleList<'a>>,
+}
+
+/// All handles, and the allocations that use them.
+///
+/// The blocks that the node knows may be old, and handles are not compared when a block is written. So both are read
+/// from the store, the handles first: an allocation is written before its handle.
+#[derive(Debug, Clone, Copy)]
+pub struct HandleList<'a> {
+    pub handles: &'a [(String, Revision)],
+    pub blocks: &'a [Block],
 }
 
 /// Compares what is assigned with what runs.
@@ -173,17 +182,15 @@ fn leaked_allocations(node: &Node, observation: &Observation<'_>) -> Vec<Collect
 }
 
 fn orphaned_handles(node: &Node, observation: &Observation<'_>) -> Vec<Collected> {
-    if observation.handles.is_empty() {
-        return Vec::new();
-    }
+    let Some(list) = observation.handles else { return Vec::new() };
     let mut used: BTreeSet<_> =
         node.assignments().map(|entry| entry.attachment.handle.as_str()).collect();
-    for block in node.blocks() {
+    for block in list.blocks {
         used.extend(block.allocations().filter_map(|(_, a)| a.attribute.handle()));
     }
-    let orphans = observation.handles.iter().filter(|(id, ..)| !used.contains(id.as_str()));
+    let orphans = list.handles.iter().filter(|(id, _)| !used.contains(id.as_str()));
     orphans
-        .map(|(id, revision, _)| Collected::Handle { id: id.clone(), revision: *revision })
+        .map(|(id, revision)| Collected::Handle { id: id.clone(), revision: *revision })
         .collect()
 }
 

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use crate::Timestamp;
 use crate::calico::{AffinityState, BlockAffinity};
 use crate::node::block_work::{BlockWork, Intent};
 use crate::node::known::{InFlight, Known};
-use crate::node::messages::{OpId, Revision};
+use crate::node::messages::{Outcome, Revision};
+use crate::node::objects::to_affinity;
 
 /// Node and block.
 pub(crate) type AffinityKey = (String, IpNet);
@@ -69,6 +69,28 @@ impl Affinities {
 
     pub(crate) fn plan_departed(&mut self, key: &AffinityKey, revision: Revision) {
         self.change(key).departed = Some(revision);
+    }
+
+    pub(crate) fn start(&mut self, key: &AffinityKey, in_flight: InFlight<BlockAffinity>) {
+        self.all.entry(key.clone()).or_default().in_flight = Some(in_flight);
+    }
+
+    /// Takes over the result of the operation in flight. The affinity is compared again.
+    pub(crate) fn done(&mut self, key: &AffinityKey, outcome: Outcome) {
+        let work = self.change(key);
+        let Some(in_flight) = work.in_flight.take() else { return };
+        match outcome {
+            Outcome::Done(revision) => {
+                work.known.update(in_flight.written(revision));
+            }
+            Outcome::Current(None) => {
+                work.known.gone(in_flight.expected);
+            }
+            Outcome::Current(Some(stored)) => {
+                work.known.update(to_affinity(stored.revision, stored.content));
+            }
+            Outcome::Unreachable(_) => {}
+        }
     }
 
     /// Returns whether the claim on a block is stored, so that the block may be created.
@@ -128,18 +150,6 @@ fn desired_state(node: &str, block: Option<&BlockWork>) -> Option<AffinityState>
         _ if !block.is_own(node) => None,
         Intent::Keep => Some(AffinityState::Confirmed),
         Intent::Release => Some(AffinityState::PendingDeletion),
-    }
-}
-
-impl AffinityWork {
-    pub(crate) fn start(
-        &mut self,
-        id: OpId,
-        expected: Option<Revision>,
-        object: Option<BlockAffinity>,
-        sent: Timestamp,
-    ) {
-        self.in_flight = Some(InFlight { id, expected, object, sent });
     }
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::block::{Attribute, Block, Ordinal};
 use crate::cidr;
-use crate::node::block_work::{BlockWork, Context, Demand, Intent, Lost, PartId, Write};
+use crate::node::block_work::{BlockWork, Context, Demand, Intent, PartId, Write};
 use crate::node::known::{InFlight, Known};
 
 /// The blocks, and which of them may need a write.
@@ -46,18 +46,6 @@ impl Blocks {
     pub(crate) fn change(&mut self, cidr: IpNet) -> &mut BlockWork {
         self.dirty.insert(cidr);
         self.all.entry(cidr).or_default()
-    }
-
-    /// Takes over what the store has, and updates the index of own blocks.
-    pub(crate) fn learn(
-        &mut self,
-        cidr: IpNet,
-        known: Known<Block>,
-        context: &Context<'_>,
-    ) -> Vec<Lost> {
-        let lost = self.change(cidr).learn(known, context);
-        self.index(cidr, context.node);
-        lost
     }
 
     /// Updates the index of own blocks after a change of the block.

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use crate::calico::Handle;
+use crate::calico::{Handle, Object};
 use crate::node::known::{InFlight, Known};
-use crate::node::messages::Revision;
+use crate::node::messages::{Outcome, Revision};
+use crate::node::objects::to_known;
 
 /// Operations on handles at the same time.
 const MAX_IN_FLIGHT: usize = 16;
@@ -28,6 +29,8 @@ pub(crate) struct HandleWork {
 pub(crate) struct Handles {
     all: BTreeMap<String, HandleWork>,
     dirty: BTreeSet<String>,
+    /// Handles that wait for the write of a block. A handle without allocation could be taken for left over.
+    waiting: BTreeMap<IpNet, BTreeSet<String>>,
     in_flight: usize,
 }
 
@@ -56,8 +59,20 @@ impl Handles {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, id: &str) -> Option<&mut HandleWork> {
-        self.all.get_mut(id)
+    /// Returns the addresses that a handle should have in each block.
+    pub(crate) fn desired(&self, id: &str) -> impl Iterator<Item = (IpNet, u32)> {
+        let work = self.all.get(id).into_iter();
+        work.flat_map(|work| work.desired.iter().map(|(cidr, count)| (*cidr, *count)))
+    }
+
+    /// Compares the handle again after the next change of a block.
+    pub(crate) fn wait_for(&mut self, block: IpNet, id: String) {
+        self.waiting.entry(block).or_default().insert(id);
+    }
+
+    /// Compares the handles that waited for a block.
+    pub(crate) fn block_changed(&mut self, block: IpNet) {
+        self.dirty.extend(self.waiting.remove(&block).into_iter().flatten());
     }
 
     pub(crate) fn has_dirty(&self) -> bool {
@@ -82,12 +97,32 @@ impl Handles {
         }
     }
 
-    /// Ends the operation in flight. The handle is compared again.
-    pub(crate) fn end(&mut self, id: &str) -> Option<InFlight<Handle>> {
-        let ended = self.all.get_mut(id)?.in_flight.take()?;
+    /// Takes over the result of the operation in flight. The handle is compared again.
+    pub(crate) fn done(&mut self, id: &str, outcome: Outcome) {
+        let Some(work) = self.all.get_mut(id) else { return };
+        let Some(in_flight) = work.in_flight.take() else { return };
         self.in_flight -= 1;
         self.dirty.insert(id.to_owned());
-        Some(ended)
+        match outcome {
+            Outcome::Done(revision) => {
+                work.known.update(in_flight.written(revision));
+            }
+            // Handles are not watched, so no newer report can come.
+            Outcome::Current(None) => {
+                work.known = Known::Missing(in_flight.expected.unwrap_or_default());
+            }
+            Outcome::Current(Some(stored)) => {
+                work.known.update(to_known(
+                    stored.revision,
+                    stored.content,
+                    |object| match object {
+                        Object::Handle(handle) => Some(handle),
+                        _ => None,
+                    },
+                ));
+            }
+            Outcome::Unreachable(_) => {}
+        }
     }
 
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (&String, &InFlight<Handle>)> {

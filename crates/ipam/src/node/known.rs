@@ -78,10 +78,7 @@ pub(crate) struct InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    pub(crate) fn is_lost(&self, now: Timestamp) -> bool {
-        now.since(self.sent) >= RESULT_TIMEOUT
-    }
-
+    /// Returns when the result is taken for lost.
     pub(crate) fn timeout(&self) -> Timestamp {
         self.sent + RESULT_TIMEOUT
     }

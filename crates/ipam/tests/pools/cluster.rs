@@ -12,7 +12,7 @@ use std::time::Duration;
 use ipam::Timestamp;
 use ipam::block::{Attribute, Block};
 use ipam::calico::{IpamConfig, Key, Object, Reservation};
-use ipam::collect::{Collector, Observation};
+use ipam::collect::{Collector, HandleList, Observation};
 use ipam::node::{
     Action, AssignRequest, Attachment, Event, JournalEntry, Node, OpId, Outcome, Reply, Settings,
     StoreOp, Ticket,
@@ -146,7 +146,7 @@ impl Cluster {
             return;
         }
         h.is_registered = true;
-        h.machine = Some(Node::new(&h.name).with_first_id(OpId(u64::from(h.incarnation) << 32)));
+        h.machine = Some(Node::with_first_id(&h.name, OpId(u64::from(h.incarnation) << 32)));
         h.collector = Collector::new(GRACE);
         let entries = h.disk.values().cloned().collect();
         self.event(host, Event::Settings(self.settings.clone()));
@@ -380,10 +380,11 @@ impl Cluster {
             .store
             .objects()
             .filter_map(|(key, revision, object)| match (key, object) {
-                (Key::Handle(id), Object::Handle(handle)) => Some((id, revision, handle)),
+                (Key::Handle(id), Object::Handle(_)) => Some((id, revision)),
                 _ => None,
             })
             .collect();
+        let blocks: Vec<_> = self.store.blocks().map(|(_, block)| block).collect();
         let h = &mut self.hosts[host];
         let Some(machine) = &h.machine else { return };
         let observation = Observation {
@@ -391,7 +392,7 @@ impl Cluster {
             running: &running,
             addresses: &BTreeSet::new(),
             nodes: Some(&nodes),
-            handles: &handles,
+            handles: Some(HandleList { handles: &handles, blocks: &blocks }),
         };
         let collected = h.collector.observe(machine, &observation);
         h.inbox.push(Event::Collect(collected));

@@ -151,7 +151,7 @@ fn run(steps: &[Step], cooldown: u64, block_size: u8) -> TestCaseResult {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        max_shrink_iters: 20_000,
+        max_shrink_iters: 1_000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
