@@ -10,7 +10,8 @@ use std::time::Duration;
 use agent_client::ClientError;
 use cni::{Attachment, Code, Error};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::conf::LeaseOptions;
@@ -19,7 +20,7 @@ use super::conf::LeaseOptions;
 pub const MAX_LINE: usize = 4 << 20;
 
 /// A request of the plugin.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verb")]
 pub enum DaemonRequest {
     /// Acquire leases and renew them.
@@ -32,6 +33,29 @@ pub enum DaemonRequest {
     Status,
     /// Release leases of attachments that are not valid.
     Gc { network: String, valid: Vec<Attachment> },
+}
+
+/// By hand, because serde's code for a tagged enum would make the program 20 KB larger.
+impl<'de> Deserialize<'de> for DaemonRequest {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<DaemonRequest, D::Error> {
+        #[derive(Deserialize)]
+        struct Gc {
+            network: String,
+            valid: Vec<Attachment>,
+        }
+        let value = Value::deserialize(from)?;
+        let verb = value["verb"].as_str().unwrap_or_default().to_owned();
+        let request = match verb.as_str() {
+            "add" => serde_json::from_value(value).map(DaemonRequest::Add),
+            "del" => serde_json::from_value(value).map(DaemonRequest::Del),
+            "check" => serde_json::from_value(value).map(DaemonRequest::Check),
+            "status" => Ok(DaemonRequest::Status),
+            "gc" => serde_json::from_value(value)
+                .map(|Gc { network, valid }| DaemonRequest::Gc { network, valid }),
+            _ => return Err(D::Error::custom(format!("unknown verb {verb:?}"))),
+        };
+        request.map_err(D::Error::custom)
+    }
 }
 
 /// Identifies an attachment.
@@ -126,10 +150,15 @@ pub fn ask(
     let mut line = Vec::new();
     let mut reader = BufReader::new(stream).take(MAX_LINE as u64);
     reader.read_until(b'\n', &mut line).map_err(no_answer)?;
-    let reply: DaemonReply = serde_json::from_slice(&line).map_err(|_| {
+    let reply: DaemonReply = parse(&line).map_err(|_| {
         ClientError::NoAnswer("what answers is not podwire's dhcp daemon".to_owned())
     })?;
     Ok(reply.into_result())
+}
+
+/// Parses JSON in two steps: a parser of its own for each type makes the program larger.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice::<Value>(text).and_then(serde_json::from_value)
 }
 
 /// Creates the error for a daemon that does not answer.

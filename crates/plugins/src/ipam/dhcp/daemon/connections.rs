@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cni::{Code, Error};
 
-use super::super::protocol::{DaemonReply, DaemonRequest, MAX_LINE};
+use super::super::protocol::{self, DaemonReply, DaemonRequest, MAX_LINE};
 use super::log;
 use crate::error::Context;
 
@@ -231,7 +231,7 @@ impl Connection {
         let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
             return Ok(Input::Incomplete);
         };
-        let request = serde_json::from_slice(&self.input[..end])
+        let request = protocol::parse(&self.input[..end])
             .map_err(|cause| Error::because(Code::DECODE, "request to the daemon", &cause))?;
         self.deadline = None;
         self.input = Vec::new();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::conf::LeaseOptions;
 use super::super::lease::{Lease, Terms};
-use super::super::protocol::AttachmentKey;
+use super::super::protocol::{self, AttachmentKey};
 use super::interface::ContainerInterface;
 use super::log;
 
@@ -135,7 +135,7 @@ fn file_name(key: &AttachmentKey) -> String {
 fn load(file: &Path) -> Option<Record> {
     let is_hidden = file.file_name()?.to_str()?.starts_with('.');
     let text = fsutil::read(file).ok().filter(|_| !is_hidden)?;
-    let record = serde_json::from_slice(&text);
+    let record = protocol::parse(&text);
     record.inspect_err(|cause| log::line(&format!("read {}: {cause}", file.display()))).ok()
 }
 
