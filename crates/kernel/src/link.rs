@@ -22,10 +22,10 @@ pub use self::list::{
 };
 pub use self::remove::{remove, remove_in_background};
 pub use self::set::{
-    ARP_NOTIFY, Attributes, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, Relocation, relocate, set_alias,
-    set_attributes, set_down, set_inet_conf, set_ipip, set_mac, set_master, set_mtu, set_name,
-    set_no_master, set_port, set_promisc, set_up, set_up_with_inet_conf, set_vlan_filtering,
-    set_vxlan,
+    ARP_NOTIFY, Attributes, FORWARDING, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, Relocation, relocate,
+    set_alias, set_attributes, set_down, set_inet_conf, set_ipip, set_mac, set_master, set_mtu,
+    set_name, set_no_master, set_port, set_promisc, set_up, set_up_with_inet_conf,
+    set_vlan_filtering, set_vxlan,
 };
 
 pub(crate) const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins that assign addresses.
 
+pub(crate) mod calico_ipam;
 pub mod dhcp;
 pub(crate) mod host_local;
 pub(crate) mod static_addresses;

@@ -17,6 +17,7 @@ mod state_file;
 /// Plugins that create interfaces.
 pub mod main {
     pub(crate) mod bridge;
+    pub mod calico;
     pub(crate) mod dummy;
     pub(crate) mod host_device;
     pub(crate) mod ipvlan;

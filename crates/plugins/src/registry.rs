@@ -3,14 +3,18 @@
 
 use cni::Plugin;
 
-use crate::ipam::{dhcp, host_local, static_addresses};
-use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
+use crate::ipam::{calico_ipam, dhcp, host_local, static_addresses};
+use crate::main::{
+    bridge, calico, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan,
+};
 use crate::meta::{bandwidth, firewall, flannel, portmap, sample, sbr, tuning, vrf};
 
 /// All plugins of this program, sorted by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
+    &calico::PLUGIN,
+    &calico_ipam::PLUGIN,
     &dhcp::PLUGIN,
     &dummy::PLUGIN,
     &firewall::PLUGIN,
@@ -33,7 +37,8 @@ pub const PLUGINS: &[&Plugin] = &[
 ];
 
 /// The plugins that assign addresses. Only these can be a network's IPAM plugin.
-pub const IPAM: &[&Plugin] = &[&dhcp::PLUGIN, &host_local::PLUGIN, &static_addresses::PLUGIN];
+pub const IPAM: &[&Plugin] =
+    &[&calico_ipam::PLUGIN, &dhcp::PLUGIN, &host_local::PLUGIN, &static_addresses::PLUGIN];
 
 /// Whether this program has a plugin of this name that is not an IPAM plugin.
 pub fn is_not_ipam(name: &str) -> bool {

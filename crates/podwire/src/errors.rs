@@ -196,7 +196,7 @@ hint: install it
         check("brige", Some("bridge"));
         check("brigde", Some("bridge"));
         check("hostlocal", Some("host-local"));
-        check("calico", None);
+        check("weave-net", None);
         check("cap", None);
         check("", None);
     }

@@ -19,6 +19,9 @@ use crate::types::{IfIndex, IfName, MacAddr};
 
 const IFLA_INET_CONF: u16 = 1; // linux/if_link.h
 
+/// Forwards packets from the link: `net.ipv4.conf.*.forwarding` (`IPV4_DEVCONF_FORWARDING`,
+/// linux/ip.h).
+pub const FORWARDING: u16 = 1;
 /// Answers ARP for other hosts: `net.ipv4.conf.*.proxy_arp` (`IPV4_DEVCONF_PROXY_ARP`, linux/ip.h).
 pub const PROXY_ARP: u16 = 3;
 /// Checks source addresses: `net.ipv4.conf.*.rp_filter` (`IPV4_DEVCONF_RP_FILTER`, linux/ip.h).

@@ -244,7 +244,7 @@ pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Ro
 /// neighbour solicitation that arrives before is lost, and the neighbour retries only after a
 /// second. Without a carrier there is nothing to wait for: the kernel finishes when the carrier
 /// appears.
-fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
+pub fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
     let doing = "wait for the container's IPv6 addresses";
     let found = addr::list(pod, Some(index)).context(doing)?;
     if found.iter().all(|address| address.flags & addr::IFA_F_TENTATIVE == 0) {

@@ -53,9 +53,10 @@ pub fn refuse_if_needs_interface(request: &Request, reason: &str) -> Result<(), 
 pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
-    if let Target::Program(_) = target {
+    if matches!(target, Target::Program(_)) || kind == "calico-ipam" {
         // If an external plugin fails, it gets a DEL, which would release the address of the
-        // running container in case of a second ADD.
+        // running container in case of a second ADD. The node agent returns the same addresses to
+        // a second ADD, which would then fail and release them.
         netns::refuse_existing(request)?;
     }
     call_add(request, kind, &target).map(Some)

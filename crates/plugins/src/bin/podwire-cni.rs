@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use plugins::ipam::dhcp;
+use plugins::main::calico;
 use plugins::{install, multicall};
 
 /// The allocator of musl returns pages to the kernel and requests them again about forty times
@@ -20,6 +21,9 @@ fn main() -> ExitCode {
         }
         Some(plugin) if plugin.name == "podwire" && args.next().is_some() => {
             install::refuse_tool_args(name)
+        }
+        Some(plugin) if plugin.name.starts_with("calico") && args.len() != 0 => {
+            calico::flags::command_line(plugin, args)
         }
         Some(plugin) => multicall::run(plugin),
         None => multicall::refuse(name.as_deref()).unwrap_or_else(|| install::command_line(args)),

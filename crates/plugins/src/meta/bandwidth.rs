@@ -3,7 +3,7 @@
 //! veth pair.
 
 mod check;
-mod conf;
+pub(crate) mod conf;
 mod host_end;
 mod ifb;
 mod shape;

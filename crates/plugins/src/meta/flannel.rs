@@ -3,7 +3,7 @@
 //! delegates to another plugin, by default `bridge`.
 
 mod conf;
-mod daemon;
+pub(crate) mod daemon;
 mod scratch;
 
 use std::sync::Arc;

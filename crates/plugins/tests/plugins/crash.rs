@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use testkit::{in_netns, require, succeeds, wait_for};
 
+use crate::calico::calico;
 use crate::call::Call;
 use crate::conf::{
     ENS1, ETH0_SETUP, bridge, chained, dual, host_device, macvlan, network, ptp, tap, v4,
@@ -120,6 +121,19 @@ fn bridge_add_killed_at_any_syscall_leaves_nothing() {
 #[test]
 fn ptp_add_killed_at_any_syscall_leaves_nothing() {
     in_netns(|| check_killed_adds(&ptp(&json!({"ipam": dual()}))));
+}
+
+#[test]
+fn calico_add_killed_at_any_syscall_leaves_nothing() {
+    in_netns(|| check_killed_adds(&calico(&json!({"ipam": dual()}))));
+}
+
+#[test]
+fn calico_del_killed_at_any_syscall_can_be_repeated() {
+    in_netns(|| {
+        let config = calico(&json!({"ipam": dual()}));
+        check_killed_dels_in(&World::new(&Plugins::ours(), 1), &config, assert_clean);
+    });
 }
 
 #[test]

@@ -23,6 +23,21 @@ fn docs_bridge_config_works() {
 }
 
 #[test]
+fn docs_calico_config_works() {
+    check_printed_config("calico");
+}
+
+#[test]
+fn docs_calico_ipam_config_works() {
+    in_netns(|| {
+        // The agent's state directory.
+        crate::calico::own_var_lib();
+        let _agent = crate::calico::start_agent("/run/podwire/agent.sock", "/var/lib/podwire");
+        check_printed_config_here("calico-ipam");
+    });
+}
+
+#[test]
 fn docs_dhcp_config_works() {
     in_netns(|| {
         let _network = crate::dhcp::network_here("br-lan");

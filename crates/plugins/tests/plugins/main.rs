@@ -5,6 +5,7 @@
 
 mod attachment;
 mod bad_input;
+mod calico;
 mod call;
 mod chain;
 mod clients;

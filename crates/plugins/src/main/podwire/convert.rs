@@ -73,7 +73,7 @@ mod tests {
         let bridge = json!({"type": "bridge", "ipam": {"type": "host-local"}});
         let portmap =
             json!({"type": "portmap", "capabilities": {"portMappings": true, "x": false}});
-        let foreign = json!({"type": "calico"});
+        let foreign = json!({"type": "cilium-cni"});
         check(
             &json!([bridge, portmap]),
             &json!([{"type": "podwire", "capabilities": {"portMappings": true}, "plugins": [bridge, portmap]}]),

@@ -122,7 +122,7 @@ fn podwire_plugin_with_invalid_list_fails() {
             world.call(&config, 1).add().fails_with(code, words);
         };
         refused(json!([]), 7, "\"plugins\"");
-        refused(json!([{"type": "calico"}]), 7, "\"calico\"");
+        refused(json!([{"type": "cilium-cni"}]), 7, "\"cilium-cni\"");
         refused(json!([{"type": "podwire"}]), 7, "\"podwire\"");
         refused(json!([{"mtu": 3}]), 7, "plugins[0]");
         refused(json!([{"type": "bridge", "mtu": "x"}]), 7, "mtu");

@@ -24,6 +24,15 @@ const KEYS: &str = "
     ingressRate ingressBurst egressRate egressBurst latency shapedSubnets unshapedSubnets
     sysctl promisc allmulti txQLen gateways addSourceHints
     subnetFile agentSocket anotherAwesomeArg
+    num_queues device_type nodename nodename_file nodename_file_optional require_mtu_file hostname
+    container_settings allow_ip_forwarding feature_control ip_addrs_no_ipam floating_ips policy
+    include_default_routes subnet_file agent_socket agent_state_dir
+    assign_ipv4 assign_ipv6 ipv4_pools ipv6_pools
+    datastore_type etcd_endpoints etcd_discovery_srv etcd_key_file etcd_cert_file etcd_ca_cert_file
+    etcd_scheme etcd_authority kubernetes kubeconfig node_name k8s_api_root k8s_auth_token
+    k8s_client_certificate k8s_client_key k8s_certificate_authority calico_api_group qps burst
+    log_level log_file_path log_file_max_size log_file_max_age log_file_max_count ipam_lock_file
+    policy_setup_timeout_seconds endpoint_status_dir readiness_gates
 ";
 
 /// Keys whose values have arbitrary keys.
@@ -95,7 +104,7 @@ mod tests {
 
     #[test]
     fn foreign_plugins_are_not_checked() {
-        assert_eq!(warnings(r#"{"type": "calico", "isGatway": true}"#), Vec::<String>::new());
+        assert_eq!(warnings(r#"{"type": "cilium-cni", "isGatway": true}"#), Vec::<String>::new());
     }
 
     fn pages() -> Vec<String> {
