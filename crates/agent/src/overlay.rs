@@ -97,6 +97,8 @@ pub(crate) struct Overlay {
     outputs: Outputs,
     backends: SavedBackends,
     current: Option<Current>,
+    /// When the newest outcome was complete.
+    last_outcome: Option<Instant>,
 }
 
 impl Overlay {
@@ -117,6 +119,7 @@ impl Overlay {
             inputs,
             outputs,
             current: None,
+            last_outcome: None,
         }
     }
 
@@ -325,6 +328,11 @@ impl Overlay {
         for failure in &outcome.failures {
             tracing::error!(%failure, "change failed");
         }
+        if outcome.at < self.last_outcome {
+            // A report that waited while a command succeeded. Its failures would never be cleared.
+            return;
+        }
+        self.last_outcome = outcome.at;
         self.hub.report_result(ConditionKind::Kernel, outcome.summary());
         self.hub.set_conflicts(&outcome.conflicts);
         let Some(current) = &mut self.current else { return };

@@ -300,11 +300,12 @@ impl Joiner {
         let Prepared { evaluated, items, wireguard_key, .. } = prepared;
         let warnings = configuration::warnings(&self.settings, &*self.leases, &evaluated);
         let Evaluated { text, conf, underlay, stored, rejected, .. } = evaluated;
+        let (name, mtu, underlay) = (underlay.name, underlay.mtu, underlay::planned(&underlay));
+        let addresses: Vec<String> = underlay.addresses.iter().map(|one| one.to_string()).collect();
         tracing::info!(
-            interface = %underlay.name, v4 = ?underlay.local_v4, v6 = ?underlay.local_v6,
-            mtu = underlay.mtu, backend = conf.backend.name(), "underlay selected"
+            interface = %name, addresses = addresses.join(" "), mtu, backend = conf.backend.name(),
+            "underlay selected"
         );
-        let underlay = underlay::planned(&underlay);
         let joined = Arc::new(Joined {
             conf,
             conf_text: text.clone(),

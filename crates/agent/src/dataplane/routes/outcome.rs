@@ -2,6 +2,7 @@
 //! The result of a comparison.
 
 use std::fmt;
+use std::time::Instant;
 
 use overlay::diff::{Change, Conflict};
 use overlay::plan::RejectedPeer;
@@ -22,6 +23,8 @@ pub struct Outcome {
     pub pod_mtu: Option<u32>,
     /// Number of requests that were sent to the kernel.
     pub requests: usize,
+    /// When it was complete; `None` without a network. A report may arrive after the outcome of a later command.
+    pub at: Option<Instant>,
 }
 
 impl Outcome {

@@ -3,6 +3,7 @@
 //! network namespace of the thread that opened it, and stays on that thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use ipnet::IpNet;
 use kernel::events::Event;
@@ -417,6 +418,7 @@ impl Reconciler {
         outcome.rejected.clone_from(&plan.rejected);
         outcome.conflicts.clone_from(&self.unresolved.conflicts);
         outcome.pod_mtu = Some(plan.pod_mtu);
+        outcome.at = Some(Instant::now());
         self.target = Some(target);
         self.unresolved.failures.clone_from(&outcome.failures);
         outcome

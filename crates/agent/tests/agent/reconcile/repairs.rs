@@ -163,6 +163,25 @@ fn route_mtu_is_removed_when_the_path_recovers() {
     });
 }
 
+/// The overlay controller reads reports when it has handled its commands, and ignores what is outdated then.
+#[test]
+fn report_is_older_than_the_outcome_of_a_later_command() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let mut lab = Lab::new(VXLAN);
+        ip("route del 10.0.3.0/24");
+        let route = || ip("route show 10.0.3.0/24");
+        wait_for("the repair", SOON, || route().contains("flannel.1"));
+        let later = block_on(lab.thread.run(|one| one.compare())).unwrap();
+        let mut report = block_on(lab.reports.recv()).unwrap();
+        while !matches!(report, Report::Repaired(_)) {
+            report = block_on(lab.reports.recv()).unwrap();
+        }
+        let Report::Repaired(earlier) = report else { unreachable!() };
+        assert!(earlier.at.is_some() && earlier.at < later.at, "{earlier:?} {later:?}");
+    });
+}
+
 /// A command reports the conflict. A comparison without changes reports its end.
 #[test]
 fn end_of_a_conflict_is_reported() {
