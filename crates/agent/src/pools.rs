@@ -87,7 +87,7 @@ pub(crate) struct PoolsController {
 enum Finished {
     Store(OpId, Outcome),
     Journal(OpId, Result<(), String>),
-    Published(Key, Outcome),
+    Published(Object, Outcome),
 }
 
 /// One run of the controller, once the store has answered.
@@ -165,7 +165,9 @@ impl PoolsController {
                 Some(finished) = run.work.join_next() => match finished {
                     Ok(Finished::Store(id, outcome)) => run.core.store_done(now(), id, outcome),
                     Ok(Finished::Journal(id, result)) => run.core.journal_done(now(), id, result),
-                    Ok(Finished::Published(key, outcome)) => run.core.published(now(), key, outcome),
+                    Ok(Finished::Published(object, outcome)) => {
+                        run.core.published(now(), object, outcome)
+                    }
                     Err(error) => return Err(error.to_string()),
                 },
                 request = self.requests.recv() => match request {
@@ -196,11 +198,13 @@ impl PoolsController {
                         Finished::Store(id, objects.perform(&key, &verb).await)
                     });
                 }
-                Effect::Publish { key, verb } => {
-                    let objects = Arc::clone(&self.objects);
+                Effect::Publish(verb) => {
+                    let (Verb::Create(object) | Verb::Replace(_, object)) = &verb else { continue };
+                    let (objects, object) = (Arc::clone(&self.objects), object.clone());
+                    let key = run.core.own_key();
                     run.work.spawn(async move {
                         let outcome = objects.perform(&key, &verb).await;
-                        Finished::Published(key, outcome)
+                        Finished::Published(object, outcome)
                     });
                 }
                 Effect::Journal(op) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ipnet::IpNet;
+use overlay::plan::RejectedPeer;
 use overlay::routed::{RoutedNetwork, RoutedNode};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 use tokio::sync::watch;
@@ -63,6 +64,8 @@ pub(crate) struct Routed {
     inputs: Inputs,
     programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
     current: Option<Arc<RoutedSnapshot>>,
+    /// When the last reported outcome was complete.
+    last_outcome: Option<Instant>,
 }
 
 impl Routed {
@@ -80,6 +83,7 @@ impl Routed {
             inputs,
             programmed,
             current: None,
+            last_outcome: None,
         }
     }
 
@@ -195,7 +199,7 @@ impl Routed {
         self.routes.run(command).await.map_err(|error| error.to_string())
     }
 
-    fn handle_report(&self, report: Report) {
+    fn handle_report(&mut self, report: Report) {
         match report {
             Report::Repaired(outcome) => self.handle_outcome(&outcome, true),
             Report::Retried(outcome) => self.handle_outcome(&outcome, false),
@@ -210,7 +214,7 @@ impl Routed {
     }
 
     /// Reports what was changed and what failed; `is_repair` if another program had broken it.
-    fn handle_outcome(&self, outcome: &Outcome, is_repair: bool) {
+    fn handle_outcome(&mut self, outcome: &Outcome, is_repair: bool) {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "kernel state repaired");
@@ -222,6 +226,11 @@ impl Routed {
         for failure in &outcome.failures {
             tracing::error!(%failure, "change failed");
         }
+        if outcome.at < self.last_outcome {
+            // A report that waited while a command succeeded. Its failures would never be cleared.
+            return;
+        }
+        self.last_outcome = outcome.at;
         self.hub.report_result(ConditionKind::Kernel, outcome.summary());
         self.hub.set_conflicts(&outcome.conflicts);
         let rejected = outcome.rejected.iter().map(|one| RejectedPeerStatus {
@@ -229,7 +238,14 @@ impl Routed {
             subnet: one.subnet,
             reason: one.reason.to_string(),
         });
-        for RejectedPeerStatus { peer, subnet, reason } in self.hub.set_rejected(rejected.collect())
+        let fresh = self.hub.set_rejected(rejected.collect());
+        let is_incomplete = |one: &RejectedPeerStatus| {
+            let is_same =
+                |other: &&RejectedPeer| (&other.peer, other.subnet) == (&one.peer, one.subnet);
+            outcome.rejected.iter().find(is_same).is_some_and(|one| one.reason.is_incomplete())
+        };
+        for RejectedPeerStatus { peer, subnet, reason } in
+            fresh.iter().filter(|one| !is_incomplete(one))
         {
             let subnet = subnet.map(|subnet| subnet.to_string());
             tracing::warn!(peer, subnet, reason, "peer rejected");

@@ -44,10 +44,7 @@ pub(super) enum Effect {
     Store(StoreOp),
     Journal(JournalOp),
     /// Write this node's object; report the result by [`Core::published`].
-    Publish {
-        key: Key,
-        verb: Verb,
-    },
+    Publish(Verb),
     Reply {
         ticket: Ticket,
         reply: Reply,
@@ -196,19 +193,31 @@ impl Core {
     }
 
     /// Takes the result of writing this node's object.
-    pub(super) fn published(&mut self, now: Timestamp, key: Key, outcome: Outcome) -> Vec<Effect> {
+    pub(super) fn published(
+        &mut self,
+        now: Timestamp,
+        object: Object,
+        outcome: Outcome,
+    ) -> Vec<Effect> {
         self.publishing.is_running = false;
-        match outcome {
-            // The watch reports the object.
-            Outcome::Done(_) => {}
-            Outcome::Current(Some(stored)) => drop(self.catalog.update(&stored)),
+        let key = Key::Node(self.name.clone());
+        let present = match outcome {
+            Outcome::Done(revision) => {
+                Some(Stored { key, revision, content: Content::Object(object) })
+            }
+            Outcome::Current(Some(stored)) => Some(*stored),
             Outcome::Current(None) => {
                 let (revision, content) = (Revision::default(), Content::Deleted);
-                self.catalog.update(&Stored { key, revision, content });
+                Some(Stored { key, revision, content })
             }
-            Outcome::Unreachable(_) => {}
+            Outcome::Unreachable(_) => {
+                self.publishing.retry_at = Some(now + RETRY_DELAY);
+                None
+            }
+        };
+        if let Some(stored) = present {
+            self.catalog.update(&stored);
         }
-        self.publishing.retry_at = Some(now + RETRY_DELAY);
         self.event(now, Event::Tick)
     }
 
@@ -275,6 +284,11 @@ impl Core {
         })))
     }
 
+    /// Returns the key of this node's object.
+    pub(super) fn own_key(&self) -> Key {
+        Key::Node(self.name.clone())
+    }
+
     /// Asks for missing tunnel addresses, and publishes this node.
     fn look_after_own(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let is_due = |at: Option<Timestamp>| at.is_none_or(|at| at <= now);
@@ -293,7 +307,7 @@ impl Core {
             None => Verb::Create(Object::Node(desired)),
         };
         self.publishing.is_running = true;
-        effects.push(Effect::Publish { key: Key::Node(self.name.clone()), verb });
+        effects.push(Effect::Publish(verb));
     }
 
     fn request_tunnels(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {

@@ -67,6 +67,11 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
+    /// Returns whether the other node has not published everything yet, as when it has just started.
+    pub fn is_incomplete(&self) -> bool {
+        matches!(self, Self::UnknownNode | Self::NoTunnelAddress { .. })
+    }
+
     /// Returns whether the reason may disappear when another peer changes or leaves.
     pub(crate) fn depends_on_another_peer(&self) -> bool {
         matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
