@@ -185,6 +185,37 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Creates a routed pod with these addresses, wired as Calico does it: the host end has no address, and the
+    /// pod reaches everything through a gateway with a fixed MAC address.
+    #[track_caller]
+    pub fn routed_pod(&self, name: &str, addresses: &[IpAddr]) -> Pod {
+        let ns = Ns::new(name);
+        sh(&ns, PREPARE);
+        let host_end = format!("cali{name}");
+        self.ns.connect(&host_end, &ns, "eth0");
+        ns.ip(&["link", "set", "lo", "up"]);
+        self.sh(&format!("ip link set {host_end} address ee:ee:ee:ee:ee:ee up"));
+        for address in addresses {
+            let (gateway, nodad) = match address {
+                IpAddr::V4(_) => ("169.254.1.1", ""),
+                IpAddr::V6(_) => ("fe80::ecee:eeff:feee:eeee", "nodad"),
+            };
+            sh(
+                &ns,
+                &format!(
+                    "ip address add {address} dev eth0 {nodad}
+                 ip route add {gateway} dev eth0
+                 ip neigh replace {gateway} lladdr ee:ee:ee:ee:ee:ee dev eth0
+                 ip route add default via {gateway} dev eth0"
+                ),
+            );
+            self.sh(&format!("ip route add {address} dev {host_end}"));
+        }
+        Pod { ns, addresses: addresses.to_vec() }
+    }
+}
+
 /// A pod of the lab.
 #[derive(Debug)]
 pub struct Pod {

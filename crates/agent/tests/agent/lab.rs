@@ -18,6 +18,7 @@ mod managed_files;
 mod read_only_sysctl;
 mod repairs;
 mod restart;
+mod routed;
 mod services;
 mod source_address;
 mod store_file;
