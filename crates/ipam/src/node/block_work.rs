@@ -107,6 +107,8 @@ pub(crate) struct BlockWork {
     releases: BTreeMap<Ordinal, (String, u64)>,
     /// A node that does not exist any more, and the revision at which its addresses may be released.
     departed: Option<(String, Revision)>,
+    /// The result of the last write is unknown.
+    is_uncertain: bool,
     /// Cool-downs have ended, and nobody else will write the block.
     settles: bool,
     pub(crate) in_flight: Option<InFlight<Block>>,
@@ -233,7 +235,8 @@ impl BlockWork {
         }
     }
 
-    /// Releases a used address: to the end of the queue, or in a block of another node, to the store.
+    /// Releases a used address. The next write gives it back to the store. If the store is unreachable, an address of an
+    /// own block can be taken again before.
     pub(crate) fn free(&mut self, ordinal: Ordinal, context: &Context<'_>) {
         self.local.remove(&ordinal);
         // In a block of another node the allocation has no holder now, so the next write releases it.
@@ -299,6 +302,7 @@ impl BlockWork {
 
     /// Brings the held addresses in line with the stored block.
     fn adopt(&mut self, context: &Context<'_>) -> Vec<Lost> {
+        self.is_uncertain = false;
         let node = context.node;
         let is_own = self.is_own(node);
         if !is_own {
@@ -441,6 +445,7 @@ impl BlockWork {
         changed |= self.apply_releases(&mut block, context);
         changed |= self.apply_departed(&mut block, context);
         if is_own {
+            self.give_back_released();
             self.apply_surplus(&block, automatic, context);
         }
         changed |= self.apply_local(&mut block, context);
@@ -484,6 +489,20 @@ impl BlockWork {
             block.claimed = None;
         }
         owned || !theirs.is_empty()
+    }
+
+    /// Takes released addresses out of the queue. A later step releases them in the store, where they are the last in the
+    /// queue, and sets others aside that have been free longer.
+    ///
+    /// After a write without result they stay, because the node could not use them until the store answers.
+    fn give_back_released(&mut self) {
+        if self.is_uncertain {
+            return;
+        }
+        let is_released = |local: &Local| matches!(local, Local::Free { since: Some(_) });
+        self.local.retain(|_, local| !is_released(local));
+        let local = &self.local;
+        self.queue.retain(|ordinal| local.contains_key(ordinal));
     }
 
     /// Takes addresses out of the queue if too few are left for other nodes. The next step releases them.
@@ -627,7 +646,13 @@ impl BlockWork {
         (lost, kept)
     }
 
-    /// Notes that a write failed, or that its result is unknown.
+    /// Notes that the result of a write is unknown.
+    pub(crate) fn unknown(&mut self) {
+        self.is_uncertain = true;
+        self.not_written();
+    }
+
+    /// Notes that a write failed.
     pub(crate) fn not_written(&mut self) -> Option<InFlight<Block>> {
         self.served.clear();
         self.in_flight.take()

@@ -360,9 +360,7 @@ impl Objects {
                 work.not_written();
                 effects = self.changed(*stored, now, actions);
             }
-            Outcome::Unreachable(_) => {
-                work.not_written();
-            }
+            Outcome::Unreachable(_) => work.unknown(),
         }
         self.after_block(cidr);
         effects

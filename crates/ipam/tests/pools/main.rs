@@ -5,4 +5,5 @@
 mod check;
 mod cluster;
 mod random;
+mod scenarios;
 mod store;
