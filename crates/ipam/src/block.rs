@@ -50,7 +50,7 @@ pub struct Allocation {
     pub sequence: u64,
 }
 
-/// Who uses an address.
+/// User of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attribute {
     pub handle: Option<String>,
@@ -88,7 +88,7 @@ pub struct BlockCounts {
     pub reserved: usize,
     /// In use.
     pub used: usize,
-    /// Of those in use: by a node that does not own the block.
+    /// The part of `used` that other nodes than the owner use.
     pub borrowed: usize,
 }
 
@@ -275,7 +275,7 @@ impl Block {
         (0..).zip(&self.slots).filter_map(|(ordinal, slot)| Some((ordinal, slot.as_ref()?)))
     }
 
-    /// Returns the free ordinals, the one that has been free longest first.
+    /// Returns the free ordinals. The first has been free longest.
     pub fn free(&self) -> impl Iterator<Item = Ordinal> {
         self.free.iter().copied()
     }
@@ -370,7 +370,7 @@ impl Block {
         }
     }
 
-    /// Moves addresses whose cool-down is over into the queue. Returns whether there were any.
+    /// Moves addresses into the queue after their cool-down. Returns whether there were any.
     pub fn end_cooldowns(&mut self, now: Timestamp, cooldown: Duration) -> bool {
         let mut ended: Vec<_> = self
             .allocations()
@@ -387,7 +387,7 @@ impl Block {
         !ended.is_empty()
     }
 
-    /// Returns whether nobody uses an address. Addresses that a node has set aside do not count as used.
+    /// Returns whether no address is in use. Addresses that a node has set aside do not count as used.
     pub fn is_unused(&self) -> bool {
         self.allocations().all(|(_, allocation)| allocation.attribute.reserved_by().is_some())
     }

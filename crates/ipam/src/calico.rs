@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calico's objects in the forms in which Calico stores them.
+//! Calico's objects as Calico stores them.
 //!
 //! [`etcd`] has the keys and values of an etcd store (libcalico-go/lib/backend/model and, for resources,
 //! lib/apis and api/pkg/apis/projectcalico/v3). [`crd`] has the custom resources of the group
@@ -58,7 +58,7 @@ pub enum Object {
     Node(NodeResource),
 }
 
-/// Error for an object that cannot be read. It concerns only this object.
+/// Error for an object that cannot be read. The error concerns only this object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {reason}")]
 pub struct Malformed {

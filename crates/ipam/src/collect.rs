@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collection: finds addresses, blocks, affinities and handles that nobody uses any more.
+//! Collection: finds addresses, blocks, affinities and handles that are no longer used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub enum Collected {
     Assignment { address: IpAddr, handle: String, assigned_at: Timestamp },
     /// An address that another program assigned on this node. Nothing is done if handle or sequence number differ.
     Allocation { block: IpNet, address: IpAddr, handle: String, sequence: u64 },
-    /// A block of this node that nobody uses.
+    /// A block of this node without used addresses.
     EmptyBlock { block: IpNet },
     /// A block without owner whose released addresses have ended their cool-down.
     EndCooldowns { block: IpNet },
@@ -30,7 +30,7 @@ pub enum Collected {
     Handle { id: String, revision: Revision },
 }
 
-/// What exists at one time, beside the addresses that the node knows itself.
+/// State of the host and the cluster at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Observation<'a> {
     pub at: Timestamp,
@@ -38,7 +38,7 @@ pub struct Observation<'a> {
     pub running: &'a BTreeSet<String>,
     /// Addresses with a route or an interface on this host.
     pub addresses: &'a BTreeSet<IpAddr>,
-    /// All nodes of the cluster. It must be read after the blocks. `None` if it is unknown.
+    /// All nodes of the cluster, read after the blocks. `None` if they are unknown.
     pub nodes: Option<&'a BTreeSet<String>>,
     /// Handles to check, with their revisions. `None` if they were not read.
     pub handles: Option<HandleList<'a>>,
@@ -57,7 +57,7 @@ pub struct HandleList<'a> {
 /// Compares what is assigned with what runs.
 ///
 /// An address is collected only if nothing used it in two observations, and for at least the grace period: a container
-/// may be starting. What belongs to a node that does not exist any more is collected at once.
+/// may be starting. Addresses and blocks of a node that does not exist any more are collected at once.
 #[derive(Debug)]
 pub struct Collector {
     grace: Duration,
@@ -194,7 +194,7 @@ fn orphaned_handles(node: &Node, observation: &Observation<'_>) -> Vec<Collected
         .collect()
 }
 
-/// Returns blocks that only wait for the end of cool-downs, and that nobody else writes.
+/// Returns blocks that only wait for the end of cool-downs, and that no other node writes.
 fn ended_cooldowns(node: &Node, now: Timestamp) -> Vec<Collected> {
     let cooldown = node.settings().config.cooldown;
     let is_done = |attribute: &Attribute| match attribute.released_at {

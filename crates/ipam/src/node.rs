@@ -2,21 +2,23 @@
 //! The addresses of one node, as a state machine: events in, actions out.
 //!
 //! The node owns blocks. In the stored block it sets addresses aside in advance, so it can assign them without asking
-//! the store, and writes afterwards who has them. Before it answers, it writes a journal file, so that it knows the
-//! address after a restart. The store is brought in line object by object: from what is known of an object and what it
-//! should be follows at most one operation, and its result is awaited before the next. So lost, repeated and late
-//! messages do no harm, and several assignments share a write.
+//! the store, and writes the users afterwards. Before it answers, it writes a journal file, so that it knows the
+//! address after a restart.
+//!
+//! The machine compares each object in the store with its desired state. A difference leads to one operation, and the
+//! machine awaits its result before the next operation on this object. So lost, repeated and late messages do no harm,
+//! and several assignments share a write.
 //!
 //! | part | state |
 //! |---|---|
-//! | [`block_work`] | one block: addresses held by this node, next write |
-//! | [`objects`] | all objects in the store, operations in flight |
-//! | [`affinities`], [`handles`] | the objects that follow from blocks and assignments |
-//! | [`requests`] | requests that are not finished |
-//! | [`table`] | assigned addresses |
+//! | `block_work` | one block: addresses held by this node, next write |
+//! | `objects` | all objects in the store, operations in flight |
+//! | `affinities`, `handles` | the objects that follow from blocks and assignments |
+//! | `requests` | requests that are not finished |
+//! | `table` | assigned addresses |
 //!
-//! The caller performs the actions and reports results. It may perform store operations in any order, because there is
-//! one per object at a time. After a crash it starts with a new machine, the journal and a list of the store.
+//! The caller performs the actions and reports results. The order of store operations is free, because there is one per
+//! object at a time. After a crash it starts with a new machine, the journal and a list of the store.
 
 mod affinities;
 mod block_work;
@@ -57,7 +59,7 @@ pub struct Node {
     journal: Journal,
 }
 
-/// What the node needs before it assigns addresses.
+/// Inputs that the node needs before it assigns addresses.
 #[derive(Debug, Default)]
 struct Start {
     has_settings: bool,
@@ -328,7 +330,7 @@ impl Node {
         Assigned { address, pool }
     }
 
-    /// Finds addresses for all requests. What a request needs from the store is computed anew each time.
+    /// Finds addresses for all requests. The demands on the store are computed again each time.
     fn place_all(&mut self, now: Timestamp, actions: &mut Actions) {
         let waiting = self.requests.all.iter().filter(|(_, p)| p.stage == Stage::Placing);
         let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();

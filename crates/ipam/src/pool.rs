@@ -32,7 +32,7 @@ pub struct PoolConf {
     /// Empty stands for workloads and tunnels.
     pub allowed_uses: Vec<Use>,
     pub assignment: Assignment,
-    /// Of two pools that overlap, the older one is valid.
+    /// If two pools overlap, the older one is valid.
     pub created: Option<Timestamp>,
     pub preserved: Preserved,
 }

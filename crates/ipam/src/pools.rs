@@ -39,7 +39,7 @@ pub enum ChoiceError {
     NoneEligible { family: &'static str, rejected: String },
 }
 
-/// What is masqueraded: packets from `sources` to destinations outside of `excluded`.
+/// Packets that are masqueraded: those from `sources` to destinations outside of `excluded`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NatOutgoing {
     pub sources: Vec<IpNet>,
@@ -47,7 +47,7 @@ pub struct NatOutgoing {
 }
 
 impl Pools {
-    /// Checks all pools. Of pools that overlap, the oldest is valid; equally old ones are ordered by name.
+    /// Checks all pools. If pools overlap, the oldest is valid; equally old ones are ordered by name.
     pub fn new(confs: impl IntoIterator<Item = PoolConf>, node_addresses: &[IpAddr]) -> Self {
         let mut confs: Vec<_> = confs.into_iter().collect();
         confs.sort_by(|a, b| {

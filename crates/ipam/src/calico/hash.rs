@@ -76,7 +76,7 @@ fn keccak_f(state: &mut [u64; 25]) {
     }
 }
 
-/// Returns the constant of the next round. Its bits come from a linear feedback shift register.
+/// Returns the constant of the next round. The bits come from a linear feedback shift register.
 fn round_constant(register: &mut u8) -> u64 {
     let mut constant = 0;
     for j in 0..7 {

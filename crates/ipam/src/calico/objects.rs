@@ -31,7 +31,7 @@ pub enum AffinityState {
     PendingDeletion,
 }
 
-/// Number of addresses that a handle has in each block. It lets other programs find addresses by handle.
+/// Number of addresses that a handle has in each block, so that other programs find addresses by handle.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Handle {
     pub blocks: BTreeMap<IpNet, u32>,

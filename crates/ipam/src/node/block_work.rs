@@ -65,7 +65,7 @@ pub(crate) struct Demand {
     pub(crate) ordinal: Option<Ordinal>,
 }
 
-/// What the node wants with the block as a whole.
+/// Plan of the node for the block as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Intent {
     #[default]
@@ -97,7 +97,7 @@ pub(crate) struct BlockWork {
     pub(crate) known: Known<Block>,
     pub(crate) intent: Intent,
     local: BTreeMap<Ordinal, Local>,
-    /// The free ones of `local`, the one that has been free longest first.
+    /// The free addresses of `local`. The first has been free longest.
     queue: VecDeque<Ordinal>,
     /// The node has written the block since it learned of it. Writes of an earlier process of this node, which may
     /// still be on their way, fail from then on. Before that, no address is taken.
@@ -109,7 +109,7 @@ pub(crate) struct BlockWork {
     departed: Option<(String, Revision)>,
     /// The result of the last write is unknown.
     is_uncertain: bool,
-    /// Cool-downs have ended, and nobody else will write the block.
+    /// Cool-downs have ended, and no other node will write the block.
     settles: bool,
     pub(crate) in_flight: Option<InFlight<Block>>,
     /// Demands that the write in flight serves.
@@ -134,7 +134,7 @@ impl BlockWork {
             || self.is_own(node) && self.intent == Intent::Keep && !self.is_fenced
     }
 
-    /// Takes the address that has been free longest. Its cool-down is over.
+    /// Takes the address that has been free longest, after its cool-down.
     pub(crate) fn take_next(
         &mut self,
         part: PartId,
@@ -226,7 +226,7 @@ impl BlockWork {
         self.local.insert(ordinal, Local::Used(attribute));
     }
 
-    /// Gives back an address that was held but never used. It is the first again.
+    /// Gives back an address that was held but never used, as the first of the queue.
     pub(crate) fn put_back(&mut self, ordinal: Ordinal, node: &str) {
         self.local.remove(&ordinal);
         if self.is_own(node) {
@@ -247,7 +247,7 @@ impl BlockWork {
 
     fn enqueue(&mut self, ordinal: Ordinal, since: Option<Timestamp>, context: &Context<'_>) {
         let address = self.known.object().map(|block| block.address(ordinal));
-        // A reserved address goes back to the store, where it is skipped.
+        // A reserved address goes back to the store, and is skipped there.
         if address.is_some_and(|address| context.reservations.contains(address)) {
             return;
         }
@@ -364,8 +364,8 @@ impl BlockWork {
         lost.collect()
     }
 
-    /// Puts addresses into the queue that the store says this node holds, and for which nobody waits: the reserve, and
-    /// allocations that were released while the node could not write.
+    /// Puts addresses into the queue that this node holds according to the store, and that no request waits for: the
+    /// reserve, and allocations that were released while the node could not write.
     fn enqueue_found(&mut self, context: &Context<'_>) {
         let Some(block) = self.known.object() else { return };
         let mut found: Vec<_> = block
@@ -491,8 +491,8 @@ impl BlockWork {
         owned || !theirs.is_empty()
     }
 
-    /// Takes released addresses out of the queue. A later step releases them in the store, where they are the last in the
-    /// queue, and sets others aside that have been free longer.
+    /// Takes released addresses out of the queue. A later step appends them to the queue in the store, and sets others
+    /// aside that have been free longer.
     ///
     /// After a write without result they stay, because the node could not use them until the store answers.
     fn give_back_released(&mut self) {
@@ -658,7 +658,7 @@ impl BlockWork {
         self.in_flight.take()
     }
 
-    /// Returns the addresses in the queue whose cool-down is over.
+    /// Returns the addresses in the queue that can be taken now.
     pub(crate) fn ready(&self, context: &Context<'_>) -> impl Iterator<Item = IpAddr> {
         let block = self.known.object();
         let ready = self.queue.iter().filter(|ordinal| !self.is_cooling(**ordinal, context));

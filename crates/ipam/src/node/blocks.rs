@@ -71,7 +71,7 @@ impl Blocks {
         self.dirty.extend(self.all.keys());
     }
 
-    /// Returns the blocks that may need a write and have none in flight. They count as clean then.
+    /// Returns the blocks that may need a write and have none in flight. The returned blocks count as clean.
     pub(crate) fn take_dirty(&mut self) -> Vec<IpNet> {
         let dirty: Vec<_> = self.dirty.difference(&self.in_flight).copied().collect();
         for cidr in &dirty {

@@ -29,7 +29,7 @@ pub(crate) struct HandleWork {
 pub(crate) struct Handles {
     all: BTreeMap<String, HandleWork>,
     dirty: BTreeSet<String>,
-    /// Handles that wait for the write of a block. A handle without allocation could be taken for left over.
+    /// Handles that wait for the write of a block. A collector deletes handles without allocation.
     waiting: BTreeMap<IpNet, BTreeSet<String>>,
     in_flight: usize,
 }

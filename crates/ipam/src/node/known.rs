@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of one object in the store.
+//! Last known state of one object in the store.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 use crate::node::messages::{OpId, Revision};
 
-/// Time after which a result is taken for lost. The operation is repeated; both may have been carried out.
+/// Time after which a result counts as lost. The operation is repeated; both may have been carried out.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Last known state of an object. An older state never replaces a newer one, so that repeated and late reports do no
@@ -78,7 +78,7 @@ pub(crate) struct InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Returns when the result is taken for lost.
+    /// Returns when the result counts as lost.
     pub(crate) fn timeout(&self) -> Timestamp {
         self.sent + RESULT_TIMEOUT
     }

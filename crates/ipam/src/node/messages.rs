@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes into the state machine of a node, and what comes out.
+//! Inputs and outputs of the state machine of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -275,7 +275,7 @@ pub enum Problem {
 }
 
 impl Attachment {
-    /// Attribute that marks allocations of podwire. Its value is the interface.
+    /// Attribute that marks allocations of podwire, with the interface as value.
     const MARK: &str = "podwire";
 
     /// Returns the attribute of the addresses of this attachment.
@@ -311,7 +311,7 @@ impl Attachment {
 }
 
 impl JournalEntry {
-    /// Returns the attribute under which the entry is stored. It is the same after a restart.
+    /// Returns the attribute under which the entry is stored, also after a restart.
     pub(crate) fn attribute(&self, node: &str) -> Arc<Attribute> {
         self.attachment.attribute(node, self.assigned_at)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Objects {
     error: Option<String>,
 }
 
-/// What a change of a block means for requests and assignments.
+/// Consequence of a change of a block for requests and assignments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// A part of a request has an address now.
@@ -95,7 +95,7 @@ impl Objects {
         timeouts.chain(self.is_dirty().then_some(self.retry_at)).min()
     }
 
-    /// Returns the operations in flight, and when their results are taken for lost.
+    /// Returns the operations in flight, and when their results count as lost.
     fn timeouts(&self) -> impl Iterator<Item = (OpId, Timestamp)> {
         let blocks = self.blocks.in_flight().filter_map(|(_, work)| work.in_flight.as_ref());
         let blocks = blocks.map(|in_flight| (in_flight.id, in_flight.timeout()));
@@ -196,7 +196,7 @@ impl Objects {
         self.affinities.mark_dirty((self.node.clone(), cidr));
     }
 
-    /// Starts to delete an own block that nobody uses.
+    /// Starts to delete an own block without used addresses.
     pub(crate) fn give_up(&mut self, cidr: IpNet) {
         let work = self.blocks.change(cidr);
         if work.is_usable(&self.node) && work.in_flight.is_none() && work.is_unused() {

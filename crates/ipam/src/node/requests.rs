@@ -25,13 +25,13 @@ pub(crate) struct Pending {
     pub(crate) started: Timestamp,
     pub(crate) parts: Vec<Part>,
     pub(crate) stage: Stage,
-    /// What the request waits for.
+    /// Reason why the request is not finished.
     pub(crate) waits_for: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Not all parts have an address.
+    /// Some parts have no address.
     Placing,
     /// All parts have an address, and the journal is being written.
     Journaling,
@@ -52,7 +52,7 @@ enum Want {
     Address(IpAddr),
 }
 
-/// What happens next with a part of a request.
+/// Next step for a part of a request.
 #[derive(Debug)]
 pub(crate) enum Placement {
     Held(IpNet, Ordinal),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must hold at any time, and what must hold when everything has been collected.
+//! Conditions that hold at any time, and conditions that hold when everything has been collected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

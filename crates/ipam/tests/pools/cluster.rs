@@ -96,7 +96,7 @@ pub enum Fate {
     DoneButFailed,
     /// Carried out, but the sender hears nothing.
     DoneButSilent,
-    /// Not carried out yet, and the sender gets an error. It may be carried out later.
+    /// The sender gets an error, and the operation may be carried out later.
     FailedButPending,
     Failed,
 }
@@ -176,7 +176,7 @@ impl Cluster {
         }
     }
 
-    /// Removes a node from the cluster. Its containers stop.
+    /// Removes a node from the cluster, and stops its containers.
     pub fn lose(&mut self, host: usize, wipe: bool) {
         self.crash(host);
         self.hosts[host].is_registered = false;
