@@ -83,7 +83,7 @@ pub fn parse(
     }
     let mut damaged_record = None;
     if command == Command::Cleanup {
-        (values, damaged_record) = with_saved(values, &read)?;
+        (values, damaged_record) = with_saved(values)?;
     }
     let mut settings = Settings::parse(&values)?;
     settings.sources.damaged_record = damaged_record;
@@ -105,13 +105,9 @@ pub fn parse(
 
 /// Adds the options that the agent saved. An unusable record is reported instead: it must not keep cleanup from the
 /// rest of its work.
-fn with_saved(
-    values: RawValues,
-    read: impl Fn(&str) -> io::Result<String>,
-) -> Result<(RawValues, Option<DamagedRecord>), Error> {
+fn with_saved(values: RawValues) -> Result<(RawValues, Option<DamagedRecord>), Error> {
     let NodeSettings { state_dir, owner, .. } = Settings::parse(&values)?.node;
-    let path = saved::path(&state_dir, &owner).display().to_string();
-    let merged = saved::merge(&values, &path, read).and_then(|merged| {
+    let merged = saved::merge(&values, &saved::path(&state_dir, &owner)).and_then(|merged| {
         Settings::parse(&merged).map(|_| merged).map_err(|error| error.to_string())
     });
     Ok(match merged {

@@ -2,11 +2,11 @@
 //! The options that tell where an agent keeps its state. The agent saves them for cleanup, as a TOML file of options.
 //! Passwords are left out. The file is readable by root only, because it names the store and its keys.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::sources;
 use super::values::RawValues;
+use crate::managed_file;
 
 /// Options that select the store. They are used together: if one of them is given, none is taken from the record.
 const STORE: [&str; 12] = [
@@ -90,17 +90,12 @@ pub(super) fn names_store(values: &RawValues) -> bool {
 
 /// Adds the options of the record at `path`, which have lower precedence. Fails if the record is unusable. A missing
 /// record is fine: no agent has run here, or one of a version without records.
-pub(super) fn merge(
-    values: &RawValues,
-    path: &str,
-    read: impl Fn(&str) -> io::Result<String>,
-) -> Result<RawValues, String> {
+pub(super) fn merge(values: &RawValues, path: &Path) -> Result<RawValues, String> {
     let mut merged = values.clone();
-    let text = match read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(merged),
-        read => read.map_err(|error| error.to_string())?,
-    };
-    let saved = sources::parse_file(path, &text).map_err(|error| error.to_string())?;
+    let read = managed_file::read(path).map_err(|error| error.to_string())?;
+    let Some(text) = read else { return Ok(merged) };
+    let saved = sources::parse_file(&path.display().to_string(), &text)
+        .map_err(|error| error.to_string())?;
     if !saved.is_given("store") {
         return Err("the store is missing".to_owned());
     }

@@ -2,7 +2,9 @@
 //! Flags, variables and the file together.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode};
 
 use super::*;
 
@@ -239,30 +241,50 @@ fn docs_examples_are_valid() {
     overlay::netconf::NetConf::parse(conf).unwrap();
 }
 
+/// The settings of a cleanup with this state directory.
+fn cleanup(state_dir: &Path, args: &str) -> Settings {
+    let state_dir = format!("--state-dir={}", state_dir.display());
+    let args = args.split_whitespace().map(str::to_owned);
+    let args: Vec<String> = args.chain([state_dir]).collect();
+    match parse(Command::Cleanup, &args, |_| None, |_| unreachable!()).unwrap() {
+        Invocation::Run(settings) => *settings,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn damaged_record_is_reported_to_cleanup() {
-    let cleanup = |args: &str, record: io::Result<String>| {
-        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
-        let record = std::cell::RefCell::new(Some(record));
-        let read = |_: &str| record.borrow_mut().take().unwrap();
-        match parse(Command::Cleanup, &args, |_| None, read).unwrap() {
-            Invocation::Run(settings) => *settings,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(cleanup("", Err(io::ErrorKind::NotFound.into())).sources.damaged_record, None);
+    let dir = tempfile::tempdir().unwrap();
+    let record = dir.path().join("podwire.toml");
+    assert_eq!(cleanup(dir.path(), "").sources.damaged_record, None);
     let whole = flags("--etcd-endpoints http://a:1").sources.saved;
-    assert_eq!(cleanup("", Ok(whole)).sources.damaged_record, None);
-    let problem =
-        |record: io::Result<String>| cleanup("", record).sources.damaged_record.unwrap().problem;
-    assert!(problem(Err(io::ErrorKind::InvalidData.into())).contains("invalid data"));
-    assert!(problem(Ok("store = ".into())).contains("line 1"));
-    assert!(problem(Ok("store = \"xx\"".into())).contains("\"xx\""));
-    assert!(problem(Ok("stor = \"etcd\"".into())).contains("unknown option"));
-    assert_eq!(problem(Ok(String::new())), "the store is missing");
-    let given = cleanup("--store-file /s.db", Ok(String::new()));
+    std::fs::write(&record, whole).unwrap();
+    assert_eq!(cleanup(dir.path(), "").sources.damaged_record, None);
+    let problem = |text: &[u8]| {
+        std::fs::write(&record, text).unwrap();
+        cleanup(dir.path(), "").sources.damaged_record.unwrap().problem
+    };
+    assert!(problem(b"\xff\xfe").contains("UTF-8"));
+    assert!(problem(b"store = ").contains("line 1"));
+    assert!(problem(b"store = \"xx\"").contains("\"xx\""));
+    assert!(problem(b"stor = \"etcd\"").contains("unknown option"));
+    assert_eq!(problem(b""), "the store is missing");
+    let given = cleanup(dir.path(), "--store-file /s.db");
     assert!(given.sources.damaged_record.unwrap().names_store);
     assert_eq!(given.store, StoreChoice::Embedded("/s.db".into()));
+}
+
+/// Reading a FIFO would never end.
+#[test]
+fn record_that_is_not_a_regular_file_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = dir.path().join("podwire.toml");
+    let problem = || cleanup(dir.path(), "").sources.damaged_record.unwrap().problem;
+    rustix::fs::mknodat(CWD, &record, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    assert_eq!(problem(), "it is a FIFO, expected a regular file");
+    std::fs::remove_file(&record).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &record).unwrap();
+    assert_eq!(problem(), "it is a device, expected a regular file");
 }
 
 #[test]
@@ -279,17 +301,9 @@ fn record_has_absolute_paths_and_the_node_name() {
 #[test]
 fn cleanup_uses_the_options_that_the_agent_saved() {
     let agent = flags("--etcd-endpoints http://a:1,http://b:1 --subnet-file /x/env --owner blue");
-    let cleanup = |args: &str| {
-        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
-        let read = |path: &str| match path {
-            "/var/lib/podwire/blue.toml" => Ok(agent.sources.saved.clone()),
-            _ => Err(std::io::ErrorKind::NotFound.into()),
-        };
-        match parse(Command::Cleanup, &args, |_| None, read).unwrap() {
-            Invocation::Run(settings) => *settings,
-            other => panic!("{other:?}"),
-        }
-    };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("blue.toml"), &agent.sources.saved).unwrap();
+    let cleanup = |args: &str| cleanup(dir.path(), args);
     let given = cleanup("--owner blue");
     assert_eq!((given.store, given.files.subnet_env), (agent.store.clone(), "/x/env".into()));
     // An option for the store replaces all saved options for the store.
