@@ -71,7 +71,7 @@ fn is_about(file: &Path, name: &str) -> bool {
     let unnumbered = stem.trim_start_matches(|c: char| c.is_ascii_digit());
     let bare = unnumbered.strip_prefix('-').unwrap_or(&stem);
     let has_name_key = || {
-        let bytes = std::fs::read(file).unwrap_or_default();
+        let bytes = fsutil::read_following(file).unwrap_or_default();
         let mut text = String::from_utf8_lossy(&bytes).into_owned();
         text.retain(|c| !c.is_whitespace());
         text.contains(&format!("\"name\":\"{name}\""))
@@ -170,6 +170,17 @@ mod tests {
         check(dir.path(), "b", 6);
         check(dir.path(), "c", 7);
         check(&dir.path().join("10-a.conflist"), "a", 5);
+        // Reading a FIFO would never end.
+        let fifo = dir.path().join("30-fifo.conflist");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        check(dir.path(), "c", 7);
         check(&dir.path().join("missing"), "a", 7);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Convert {
 }
 
 pub(crate) fn run(args: &Convert) -> Result<()> {
-    let bytes = std::fs::read(&args.file);
+    let bytes = fsutil::read_following(&args.file);
     let bytes = bytes.with_context(|| format!("read {}", args.file.display()))?;
     let converted = converted(&args.file, &bytes)?;
     let text = layout::network(&converted, &String::from_utf8_lossy(&bytes));
