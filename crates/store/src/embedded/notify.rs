@@ -159,6 +159,10 @@ impl Inotify {
         let place = WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::MODIFY;
         let wake = inotify::add_watch(&fd, beside(database, "-wake"), place)?;
         inotify::add_watch(&fd, database, place)?;
+        // Moving the directory changes none of the files in it.
+        let directory = database.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        inotify::add_watch(&fd, directory, WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR)?;
         // In write-ahead mode, writes go to the log.
         let _ = inotify::add_watch(&fd, beside(database, "-wal"), WatchFlags::MODIFY);
         #[expect(

@@ -133,6 +133,26 @@ fn process_switches_to_a_replaced_file() {
     });
 }
 
+/// The files in a moved directory do not change, so the watch must notice the move of the directory itself.
+#[test]
+fn moved_directory_is_noticed_by_a_watch() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("state");
+    fs::create_dir(&dir).unwrap();
+    block_on(async {
+        let store = open(&dir).await;
+        let mut watch = store.watch("", done(store.create("k", b"1", None).await));
+        assert!(timeout(Duration::from_millis(100), watch.next()).await.is_err());
+        fs::rename(&dir, parent.path().join("moved")).unwrap();
+        // Without the event, the next check is a minute later.
+        let failure = timeout(LONG, watch.next()).await.expect("noticed").unwrap_err();
+        assert!(chain(&failure).contains("was removed: create it"), "{failure:?}");
+        fs::create_dir(&dir).unwrap();
+        timeout(LONG, watch.next()).await.expect("restored").unwrap();
+        assert_eq!(sqlite(&database(&dir), KEYS), "k\n");
+    });
+}
+
 #[test]
 fn removed_directory_is_reported_then_restored() {
     let dir = tempfile::tempdir().unwrap();
