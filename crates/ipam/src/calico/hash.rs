@@ -47,7 +47,7 @@ fn sha3_256(input: &[u8]) -> [u8; 32] {
     digest
 }
 
-/// The permutation Keccak-f[1600]. Lane (x, y) is at index x + 5y.
+/// The permutation Keccak-f with 1600 bits. Lane (x, y) is at index x + 5y.
 fn keccak_f(state: &mut [u64; 25]) {
     let mut register = 1_u8;
     for _ in 0..24 {

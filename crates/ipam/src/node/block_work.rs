@@ -134,6 +134,10 @@ impl BlockWork {
             || self.is_own(node) && self.intent == Intent::Keep && !self.is_fenced
     }
 
+    pub(crate) fn has_empty_queue(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Takes the address that has been free longest, after its cool-down.
     pub(crate) fn take_next(
         &mut self,

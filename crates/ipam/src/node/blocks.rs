@@ -18,6 +18,8 @@ pub(crate) struct Blocks {
     all: BTreeMap<IpNet, BlockWork>,
     /// Blocks of this node, also those that it claims.
     own: BTreeSet<IpNet>,
+    /// Own blocks that may have free addresses. A search removes those that have none, so that full blocks cost nothing.
+    ready: BTreeSet<IpNet>,
     dirty: BTreeSet<IpNet>,
     in_flight: BTreeSet<IpNet>,
     /// Blocks with demands.
@@ -45,6 +47,7 @@ impl Blocks {
     /// Returns a block for changes after which it may need a write.
     pub(crate) fn change(&mut self, cidr: IpNet) -> &mut BlockWork {
         self.dirty.insert(cidr);
+        self.ready.insert(cidr);
         self.all.entry(cidr).or_default()
     }
 
@@ -80,15 +83,29 @@ impl Blocks {
         dirty
     }
 
-    /// Takes the address of a block that has been free longest.
+    /// Takes an address from the own blocks in a pool.
     pub(crate) fn take_next(
         &mut self,
-        cidr: IpNet,
+        pool: IpNet,
         part: PartId,
         attribute: &Arc<Attribute>,
         context: &Context<'_>,
-    ) -> Option<Ordinal> {
-        self.all.get_mut(&cidr)?.take_next(part, attribute, context)
+    ) -> Option<(IpNet, Ordinal)> {
+        let mut taken = None;
+        let mut empty = Vec::new();
+        for cidr in self.ready.range(pool..=IpNet::from(pool.broadcast())) {
+            let Some(work) = self.all.get_mut(cidr) else { continue };
+            if !work.is_usable(context.node) || work.has_empty_queue() {
+                empty.push(*cidr);
+            } else if let Some(ordinal) = work.take_next(part, attribute, context) {
+                taken = Some((*cidr, ordinal));
+                break;
+            }
+        }
+        for cidr in empty {
+            self.ready.remove(&cidr);
+        }
+        taken
     }
 
     /// Forgets the demands that no write in flight serves.

@@ -181,17 +181,17 @@ fn place_any(
     {
         return Placement::Demand(cidr, Some(ordinal));
     }
+    for pool in pools {
+        if let Some((cidr, ordinal)) =
+            blocks.take_next(pool.cidr(), id, &pending.attribute, context)
+        {
+            return Placement::Held(cidr, ordinal);
+        }
+    }
     let position = |cidr: &IpNet| pools.iter().position(|pool| pool.cidr().contains(cidr));
     let mut own: Vec<_> =
         blocks.own().filter_map(|(cidr, _)| Some((position(&cidr)?, cidr))).collect();
     own.sort_unstable();
-    for (_, cidr) in &own {
-        if blocks.get(*cidr).is_some_and(|work| work.is_usable(context.node))
-            && let Some(ordinal) = blocks.take_next(*cidr, id, &pending.attribute, context)
-        {
-            return Placement::Held(*cidr, ordinal);
-        }
-    }
     let mut own_work = own.iter().filter_map(|(_, cidr)| Some((cidr, blocks.get(*cidr)?)));
     if own_work.clone().any(|(_, work)| work.is_coming(context.node)) {
         return Placement::Wait("the claim of a block");

@@ -415,7 +415,10 @@ impl Cluster {
                     secondary: [("node".to_owned(), OUTSIDER.to_owned())].into(),
                     ..Attribute::default()
                 };
-                block.assign_next(&Arc::new(attribute), &Reservations::default());
+                // As a request that names the address.
+                let free: Vec<_> = block.free().collect();
+                let Some(ordinal) = free.get(n % free.len().max(1)) else { return };
+                block.assign(*ordinal, &Arc::new(attribute)).unwrap();
             }
         }
         block.sequence += 1;
@@ -436,6 +439,17 @@ impl Cluster {
         let mut block = match existing {
             Some(_) if n.is_multiple_of(5) => {
                 return self.calico_pods.retain(|pod| pod.handle != handle);
+            }
+            // The address is released and assigned again to the same handle, with another sequence number.
+            Some((block, ordinal)) if n % 5 < 3 && self.hosts[host].is_registered => {
+                let mut block = block.clone();
+                let attribute = block.allocation(ordinal).unwrap().attribute.clone();
+                block.release(ordinal, self.now, Duration::ZERO);
+                block.assign(ordinal, &attribute).unwrap();
+                let address = block.address(ordinal);
+                self.calico_pods.retain(|pod| pod.handle != handle);
+                self.calico_pods.push(CalicoPod { host, handle, address });
+                block
             }
             Some((block, ordinal)) => {
                 let mut block = block.clone();

@@ -93,11 +93,11 @@ fn step() -> impl Strategy<Value = Step> {
         20 => (host.clone(), number.clone()).prop_map(|(host, index)| Step::Receive { host, index }),
         8 => (host.clone(), any::<bool>()).prop_map(|(host, twice)| Step::Watch { host, twice }),
         1 => host.clone().prop_map(Step::List),
-        4 => (1..40_000_u64).prop_map(Step::Wait),
+        4 => (1..80_000_u64).prop_map(Step::Wait),
         4 => host.clone().prop_map(Step::Tick),
         3 => host.clone().prop_map(Step::Collect),
         3 => number.clone().prop_map(Step::Outsider),
-        4 => (host.clone(), number).prop_map(|(host, n)| Step::Calico { host, n }),
+        6 => (host.clone(), number).prop_map(|(host, n)| Step::Calico { host, n }),
         1 => (host.clone(), any::<bool>()).prop_map(|(host, strict)| Step::Strict { host, strict }),
         6 => host.prop_map(Step::RunHost),
     ]

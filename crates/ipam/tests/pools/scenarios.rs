@@ -9,6 +9,7 @@ use std::time::Duration;
 use ipam::Timestamp;
 use ipam::block::{Attribute, Block};
 use ipam::calico::{IpamConfig, Key, Object, etcd};
+use ipam::collect::Collected;
 use ipam::node::{
     Action, AssignError, AssignRequest, Attachment, Content, Event, JournalEntry, Node, Outcome,
     Pod, Problem, Reply, Revision, Settings, Stored, Ticket, Tunnel,
@@ -490,4 +491,95 @@ fn block_of_another_size_is_never_overlapped() {
         let last: u8 = address.rsplit('.').next().unwrap().parse().unwrap();
         assert!(last >= 8, "{address}");
     }
+}
+
+#[test]
+fn late_write_of_an_earlier_process_cannot_take_an_address_away() {
+    let settings = settings([pool("four", "10.0.0.0/30", 30)]);
+    let mut lab = Lab::new(settings.clone());
+    lab.assign(request("a")).unwrap();
+    // The agent dies after it sent a write that gives 10.0.0.0 back.
+    let ticket = lab.ticket();
+    let release = Event::Release { ticket, handle: "net.a".to_owned(), interface: None };
+    let mut actions = lab.node.step(NOW, release);
+    let Some(Action::Journal(op)) = actions.pop() else { panic!("{actions:?}") };
+    lab.disk.clear();
+    let actions = lab.node.step(NOW, Event::JournalDone { id: op.id, result: Ok(()) });
+    let is_block = |action: &Action| match action {
+        Action::Store(op) if matches!(op.key, Key::Block(_)) => Some(op.clone()),
+        _ => None,
+    };
+    let late = actions.iter().find_map(is_block).unwrap();
+    // The next process reads the block before the late write arrives.
+    let mut node = Node::with_first_id("node1", late.id);
+    node.step(NOW, Event::Settings(settings));
+    node.step(NOW, Event::Journal(Vec::new()));
+    let listed = Event::Listed { at: lab.store.revision(), objects: lab.store.list() };
+    let actions = node.step(NOW, listed);
+    let fence = actions.iter().find_map(is_block).unwrap();
+    assert_eq!(node.ready_addresses(NOW), Vec::<IpAddr>::new());
+    assert!(matches!(lab.store.apply(&late), Outcome::Done(_)));
+    let outcome = lab.store.apply(&fence);
+    assert!(matches!(outcome, Outcome::Current(Some(_))));
+    lab.node = node;
+    lab.run(Event::StoreDone { id: fence.id, outcome });
+    assert_eq!(lab.block("10.0.0.0/30").free().count(), 1);
+    assert_eq!(lab.node.ready_addresses(NOW).len(), 3);
+}
+
+#[test]
+fn late_collection_spares_an_address_that_was_assigned_again() {
+    let mut lab = Lab::new(both_families());
+    lab.assign(request("a")).unwrap();
+    let cidr = lab.own().remove(0);
+    let mut block = lab.block(&cidr);
+    let ordinal = block.free().next().unwrap();
+    let secondary = BTreeMap::from([("node".to_owned(), "node1".to_owned())]);
+    let handle = "k8s-pod-network.1".to_owned();
+    let attribute =
+        Arc::new(Attribute { handle: Some(handle.clone()), secondary, ..Attribute::default() });
+    // Calico's plugin on this node assigns the address, releases it, and assigns it again.
+    let mut sequences = Vec::new();
+    for _ in 0..2 {
+        block.release(ordinal, NOW, Duration::ZERO);
+        block.assign(ordinal, &attribute).unwrap();
+        sequences.push(block.allocation(ordinal).unwrap().sequence);
+        block.sequence += 1;
+        let revision =
+            lab.store.put(&Key::Block(block.cidr()), Some(&Object::Block(block.clone())));
+        let key = Key::Block(block.cidr());
+        let content = Content::Object(Object::Block(block.clone()));
+        lab.run(Event::Changed(Stored { key, revision, content }));
+    }
+    let (address, block) = (block.address(ordinal), block.cidr());
+    for (sequence, is_released) in [(sequences[0], false), (sequences[1], true)] {
+        let handle = handle.clone();
+        lab.run(Event::Collect(vec![Collected::Allocation { block, address, handle, sequence }]));
+        let stored = lab.block(&cidr);
+        let is_left = stored.allocation(ordinal).is_some_and(|a| a.attribute == attribute);
+        assert_eq!(is_left, !is_released);
+    }
+}
+
+#[test]
+fn block_that_is_given_up_assigns_nothing_more() {
+    let mut lab = Lab::new(settings([pool("four", "10.0.0.0/24", 30)]));
+    for i in 0..5 {
+        lab.assign(request(&format!("a{i}"))).unwrap();
+    }
+    let blocks = lab.own();
+    assert_eq!(blocks.len(), 2);
+    let second = lab.node.own_blocks().find(|block| block.counts().used == 1).unwrap().cidr();
+    lab.release("a4");
+    lab.is_reachable = false;
+    lab.run(Event::Collect(vec![Collected::EmptyBlock { block: second }]));
+    let ready = lab.node.ready_addresses(NOW);
+    assert!(!ready.iter().any(|address| second.contains(address)), "{ready:?}");
+    lab.is_reachable = true;
+    lab.now = NOW + Duration::from_secs(1);
+    lab.run(Event::Tick);
+    assert_eq!(lab.own().len(), 1);
+    assert_eq!(lab.store.read(&Key::Block(second)), None);
+    let affinity = Key::Affinity { node: "node1".to_owned(), block: second };
+    assert_eq!(lab.store.read(&affinity), None);
 }
