@@ -166,9 +166,13 @@ impl Pages {
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let Some(pools) = self.pools.as_ref().filter(|_| method == Method::POST) else {
+        let Some(pools) = self.pools.as_ref() else { return self.get(method, path).await };
+        if method == Method::GET && path == agent_client::ipam::STATUS {
+            return Answer::of_pools(pools.status(&self.hub));
+        }
+        if method != Method::POST {
             return self.get(method, path).await;
-        };
+        }
         match Limited::new(request.into_body(), MAX_BODY).collect().await {
             Ok(body) => match pools.answer(&path, &body.to_bytes()).await {
                 Some(answer) => Answer::of_pools(answer),

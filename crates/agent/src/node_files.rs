@@ -3,6 +3,7 @@
 //! configuration, and the pods' bridge.
 
 pub mod bridge;
+pub(crate) mod calico;
 pub mod cni_conf;
 pub mod subnet_env;
 

@@ -11,6 +11,7 @@ mod core;
 mod journal;
 mod keyvalue;
 mod objects;
+mod observe;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use ipam::Timestamp;
 use ipam::calico::{Key, Object};
+use ipam::collect::{Collector, Observation};
 use ipam::node::{AssignRequest, Event, OpId, Outcome, Reply, StoreOp, Stored, Ticket, Verb};
 use ipnet::{Ipv4Net, Ipv6Net};
 use kernel::IfIndex;
@@ -34,6 +36,7 @@ use self::journal::Journal;
 pub(crate) use self::keyvalue::KeyValueObjects;
 pub(crate) use self::objects::ObjectStore;
 use self::objects::{Listed, ObjectEvents, ObjectWatch};
+use self::observe::Observed;
 use crate::lease::OwnNode;
 use crate::membership::underlay;
 use crate::settings::{Pods, Settings};
@@ -46,6 +49,12 @@ const RELIST_DELAY: Duration = Duration::from_secs(1);
 
 /// Delay before an underlay is looked for again if no event reports a change.
 const UNDERLAY_DELAY: Duration = Duration::from_secs(1);
+
+/// Longest interval between two looks for unused addresses.
+const MAX_COLLECT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Shortest interval between two looks for unused addresses.
+const MIN_COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request of a plugin.
 #[derive(Debug)]
@@ -88,6 +97,7 @@ enum Finished {
     Store(OpId, Outcome),
     Journal(OpId, Result<(), String>),
     Published(Object, Outcome),
+    Observed(kernel::Result<Observed>),
 }
 
 /// One run of the controller, once the store has answered.
@@ -98,6 +108,28 @@ struct Run {
     /// Requests without a reply yet. For an assignment: its handle and interface.
     pending: HashMap<Ticket, (oneshot::Sender<Reply>, Option<(String, String)>)>,
     last_ticket: u64,
+    /// Requests that wait until this node is in the store.
+    waiting: Vec<Request>,
+    collection: Collection,
+}
+
+/// The collection of unused addresses.
+#[derive(Debug)]
+struct Collection {
+    collector: Collector,
+    interval: Duration,
+    /// `None` while the host is observed.
+    next: Option<Timestamp>,
+    /// Names of the nodes at the last look. A node has departed if it is missing twice.
+    nodes: BTreeSet<String>,
+}
+
+impl Collection {
+    fn new(grace: Duration) -> Self {
+        let interval = (grace / 2).clamp(MIN_COLLECT_INTERVAL, MAX_COLLECT_INTERVAL);
+        let next = Some(now() + interval);
+        Self { collector: Collector::new(grace), interval, next, nodes: BTreeSet::new() }
+    }
 }
 
 impl PoolsController {
@@ -133,7 +165,14 @@ impl PoolsController {
             let (core, effects) = Core::start(&self.name, own.clone(), entries, listed, now());
             tracing::info!(node = self.name, "address pools ready");
             let pending = HashMap::new();
-            let mut run = Run { core, work: JoinSet::new(), pending, last_ticket: 0 };
+            let mut run = Run {
+                core,
+                work: JoinSet::new(),
+                pending,
+                last_ticket: 0,
+                waiting: Vec::new(),
+                collection: Collection::new(self.settings.network.leak_grace),
+            };
             self.perform(&mut run, effects);
             self.follow(&mut run, &own, &mut *watch, heartbeat).await?;
         }
@@ -166,8 +205,11 @@ impl PoolsController {
                     Ok(Finished::Store(id, outcome)) => run.core.store_done(now(), id, outcome),
                     Ok(Finished::Journal(id, result)) => run.core.journal_done(now(), id, result),
                     Ok(Finished::Published(object, outcome)) => {
-                        run.core.published(now(), object, outcome)
+                        let mut effects = run.core.published(now(), object, outcome);
+                        effects.extend(run.start_waiting());
+                        effects
                     }
+                    Ok(Finished::Observed(observed)) => run.collect(observed),
                     Err(error) => return Err(error.to_string()),
                 },
                 request = self.requests.recv() => match request {
@@ -182,6 +224,10 @@ impl PoolsController {
                     continue;
                 }
                 () = at(run.core.next_tick()) => run.core.event(now(), Event::Tick),
+                () = at(run.collection.next) => {
+                    run.observe();
+                    continue;
+                }
                 () = heartbeat.tick() => continue,
             };
             self.perform(run, effects);
@@ -346,8 +392,63 @@ impl PoolsController {
 }
 
 impl Run {
+    /// Starts to observe the host.
+    fn observe(&mut self) {
+        self.collection.next = None;
+        let namespaces = observe::namespaces(self.core.node());
+        self.work.spawn(async move {
+            let observed = spawn_blocking(move || observe::observe(namespaces)).await;
+            // A panic ends the task, and the controller is restarted.
+            Finished::Observed(observed.expect("observing the host does not panic"))
+        });
+    }
+
+    /// Releases what nothing on this host and no node uses.
+    fn collect(&mut self, observed: kernel::Result<Observed>) -> Vec<Effect> {
+        self.collection.next = Some(now() + self.collection.interval);
+        let Observed { running, addresses } = match observed {
+            Ok(observed) => observed,
+            Err(error) => {
+                tracing::warn!(%error, "unused addresses not looked for");
+                return Vec::new();
+            }
+        };
+        let nodes = self.core.node_names();
+        let before = std::mem::replace(&mut self.collection.nodes, nodes.clone());
+        let nodes = nodes.union(&before).cloned().collect();
+        let observation = Observation {
+            at: now(),
+            running: &running,
+            addresses: &addresses,
+            nodes: Some(&nodes).filter(|_| !before.is_empty()),
+            handles: None,
+        };
+        let collected = self.collection.collector.observe(self.core.node(), &observation);
+        if collected.is_empty() {
+            return Vec::new();
+        }
+        for one in &collected {
+            tracing::info!(?one, "unused address or block released");
+        }
+        self.core.event(now(), Event::Collect(collected))
+    }
+
+    /// Starts the requests that waited until this node is in the store.
+    fn start_waiting(&mut self) -> Vec<Effect> {
+        if !self.core.is_published() {
+            return Vec::new();
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_iter().flat_map(|request| self.request(request)).collect()
+    }
+
     /// Passes a request to the state machine.
-    fn request(&mut self, Request { call, reply }: Request) -> Vec<Effect> {
+    fn request(&mut self, request: Request) -> Vec<Effect> {
+        if !self.core.is_published() {
+            self.waiting.push(request);
+            return Vec::new();
+        }
+        let Request { call, reply } = request;
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         let (event, assigned) = match call {

@@ -32,6 +32,38 @@ pub(crate) struct ProgrammedPools {
     pod_mtu: u32,
 }
 
+impl ProgrammedPools {
+    pub(crate) fn node_name(&self) -> &str {
+        &self.snapshot.name
+    }
+
+    /// Returns the MTU of pods as Calico writes it to its file.
+    pub(crate) fn mtu_text(&self) -> String {
+        self.pod_mtu.to_string()
+    }
+
+    /// Returns the network as the status shows it.
+    pub(crate) fn shown(&self, owner: &str) -> NetworkStatus {
+        let RoutedSnapshot { name, underlay, state, own, .. } = &*self.snapshot;
+        let blocks = state.routes.iter().filter(|(_, node)| *node == name).map(|(dst, _)| *dst);
+        NetworkStatus {
+            owner: owner.to_owned(),
+            networks: state.pools.iter().map(|pool| pool.cidr).collect(),
+            backend: "routed".to_owned(),
+            pod_mtu: self.pod_mtu,
+            lease: LeaseStatus {
+                subnets: blocks.collect(),
+                public: own.addresses.iter().collect(),
+            },
+            underlay: UnderlayStatus {
+                name: underlay.name.to_string(),
+                addresses: underlay.addresses.iter().collect(),
+                mtu: underlay.mtu,
+            },
+        }
+    }
+}
+
 impl Translated for ProgrammedPools {
     fn rules_conf(&self, settings: &Settings) -> RulesConf {
         let pools = self.snapshot.state.pools.iter().map(|pool| pool.cidr);
@@ -51,14 +83,11 @@ impl Translated for ProgrammedPools {
 pub(crate) struct Inputs {
     pub messages: UnboundedReceiver<RoutedMessage>,
     pub reports: UnboundedReceiver<Report>,
-    /// The network, once its rules are set.
-    pub translated: watch::Receiver<Option<Arc<ProgrammedPools>>>,
 }
 
 /// The controller. After a restart it programs the last network again, with all later changes.
 #[derive(Debug)]
 pub(crate) struct Routed {
-    settings: Arc<Settings>,
     hub: StatusHub,
     routes: Arc<RoutesDataplane>,
     inputs: Inputs,
@@ -70,14 +99,12 @@ pub(crate) struct Routed {
 
 impl Routed {
     pub(crate) fn new(
-        settings: &Arc<Settings>,
         hub: &StatusHub,
         routes: &Arc<RoutesDataplane>,
         inputs: Inputs,
         programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
     ) -> Routed {
         Routed {
-            settings: Arc::clone(settings),
             hub: hub.clone(),
             routes: Arc::clone(routes),
             inputs,
@@ -94,14 +121,13 @@ impl Routed {
         }
         loop {
             heartbeat.beat();
-            let Inputs { messages, reports, translated } = &mut self.inputs;
+            let Inputs { messages, reports } = &mut self.inputs;
             tokio::select! {
                 message = messages.recv() => match message {
                     Some(message) => self.handle(message).await?,
                     None => return Ok(()),
                 },
                 Some(report) = reports.recv() => self.handle_report(report),
-                Ok(()) = translated.changed() => self.publish(),
                 stopped = self.routes.stopped() => return Err(stopped.to_string()),
                 () = heartbeat.tick() => {}
             }
@@ -250,29 +276,6 @@ impl Routed {
             let subnet = subnet.map(|subnet| subnet.to_string());
             tracing::warn!(peer, subnet, reason, "peer rejected");
         }
-    }
-
-    /// Reports the network once its routes and rules are set: then pods can be attached.
-    fn publish(&mut self) {
-        let translated = self.inputs.translated.borrow_and_update().clone();
-        let Some(programmed) = translated else { return };
-        let RoutedSnapshot { name, underlay, state, own, .. } = &*programmed.snapshot;
-        let blocks = state.routes.iter().filter(|(_, node)| *node == name).map(|(dst, _)| *dst);
-        self.hub.set_network(Some(NetworkStatus {
-            owner: self.settings.node.owner.clone(),
-            networks: state.pools.iter().map(|pool| pool.cidr).collect(),
-            backend: "routed".to_owned(),
-            pod_mtu: programmed.pod_mtu,
-            lease: LeaseStatus {
-                subnets: blocks.collect(),
-                public: own.addresses.iter().collect(),
-            },
-            underlay: UnderlayStatus {
-                name: underlay.name.to_string(),
-                addresses: underlay.addresses.iter().collect(),
-                mtu: underlay.mtu,
-            },
-        }));
     }
 }
 

@@ -23,7 +23,7 @@ use crate::membership::{Joiner, Membership};
 use crate::multicast::{self, Counters, Multicast};
 use crate::nat::{self, Nat};
 use crate::node_files::cni_conf::CniConf;
-use crate::node_files::{bridge, subnet_env};
+use crate::node_files::{bridge, calico, subnet_env};
 use crate::overlay::{Inputs, Outputs, Overlay};
 use crate::path_check::{PathCheck, ProbeIntervals};
 use crate::pools::api::PoolsApi;
@@ -168,13 +168,18 @@ async fn add_routed(
         PoolsController::new(settings, hub, objects, &underlay_changed, requests, to_routed);
     supervisor.add("pools", async move |heartbeat| pools.run(heartbeat).await);
 
-    let inputs = routed::Inputs { messages, reports, translated: has_rules };
-    let mut routed = Routed::new(settings, hub, &routes, inputs, programmed);
+    let inputs = routed::Inputs { messages, reports };
+    let mut routed = Routed::new(hub, &routes, inputs, programmed);
     supervisor.add("routed", async move |heartbeat| routed.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
     let mut nat = Nat::new(settings, hub, nft, inputs, translated);
     supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
+
+    let (conf, shown, mut network) = (Arc::clone(settings), hub.clone(), has_rules);
+    supervisor.add("calico_files", async move |heartbeat| {
+        calico::run(&conf, &mut network, &shown, heartbeat).await
+    });
     Ok(())
 }
 

@@ -129,6 +129,7 @@ impl Node {
             ("--node-name", format!("node-{}", self.number)),
             ("--iface", "eth0".to_owned()),
             ("--subnet-file", below("subnet.env")),
+            ("--calico-dir", below("calico")),
             ("--state-dir", below("state")),
             ("--run-dir", below("run")),
         ];

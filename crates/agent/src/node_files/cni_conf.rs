@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -14,7 +15,7 @@ use crate::api::socket_path;
 use crate::file_watcher::CHECK_INTERVAL;
 use crate::managed_file;
 use crate::managed_file::ManagedFile;
-use crate::settings::Settings;
+use crate::settings::{Pods, Settings};
 use crate::status::{Readiness, StatusHub};
 use crate::supervisor::{Failure, Heartbeat};
 
@@ -24,6 +25,11 @@ const NETWORK: &str = "cbr0";
 /// Defaults of the plugin.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const RUN_DIR: &str = "/run/podwire";
+const STATE_DIR: &str = "/var/lib/podwire";
+const CALICO_DIR: &str = "/var/lib/calico";
+
+/// Network name of Calico's own configuration: handles of addresses contain it.
+const ROUTED_NETWORK: &str = "k8s-pod-network";
 
 /// Marks files that the agent has written. Runtimes ignore unknown keys.
 const MANAGED_BY_KEY: &str = "managedBy";
@@ -52,7 +58,11 @@ impl CniConf {
     /// Returns the file, if the settings ask for one.
     pub fn of(settings: &Settings) -> Option<CniConf> {
         let path = settings.files.cni_conf.clone()?;
-        Some(CniConf { path, text: text(&settings.files.subnet_env, &settings.api.run_dir) })
+        let text = match settings.network.pods {
+            Pods::Bridged => text(&settings.files.subnet_env, &settings.api.run_dir),
+            Pods::Routed { .. } => routed_text(settings),
+        };
+        Some(CniConf { path, text })
     }
 
     /// Writes the file. Returns `false` if it exists with the same content.
@@ -246,6 +256,47 @@ pub fn text(subnet_file: &Path, run_dir: &Path) -> String {
         MANAGED_BY_KEY: MANAGED_BY,
         "plugins": [
             flannel,
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+        ],
+    });
+    format!("{list:#}\n")
+}
+
+/// Returns the configuration for routed pods.
+fn routed_text(settings: &Settings) -> String {
+    let mut ipam = json!({"type": "calico-ipam"});
+    let mut calico = json!({
+        "type": "calico",
+        "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+        "policy": {"type": "k8s"},
+    });
+    if let Pods::Routed { pools } = &settings.network.pods {
+        let has = |ipv6: bool| pools.iter().any(|pool| matches!(pool.cidr, IpNet::V6(_)) == ipv6);
+        if has(true) {
+            ipam["assign_ipv6"] = "true".into();
+            ipam["assign_ipv4"] = has(false).to_string().into();
+        }
+    }
+    let run_dir = &settings.api.run_dir;
+    if run_dir != Path::new(RUN_DIR) {
+        ipam["agent_socket"] = socket_path(run_dir).to_string_lossy().into();
+    }
+    let state_dir = &settings.node.state_dir;
+    if state_dir != Path::new(STATE_DIR) {
+        ipam["agent_state_dir"] = state_dir.to_string_lossy().into();
+    }
+    let calico_dir = &settings.files.calico;
+    if calico_dir != Path::new(CALICO_DIR) {
+        calico["nodename_file"] = calico_dir.join("nodename").to_string_lossy().into();
+    }
+    calico["ipam"] = ipam;
+    let list = json!({
+        "cniVersion": "1.1.0",
+        "name": ROUTED_NETWORK,
+        MANAGED_BY_KEY: MANAGED_BY,
+        "plugins": [
+            calico,
             {"type": "portmap", "capabilities": {"portMappings": true}},
             {"type": "bandwidth", "capabilities": {"bandwidth": true}},
         ],

@@ -16,6 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Call, Request};
+use crate::status::StatusHub;
 
 /// Time for which a request waits for the store.
 const STORE_DEADLINE: Duration = Duration::from_secs(10);
@@ -52,6 +53,19 @@ impl PoolsApi {
             wire::GC => self.gc(body).await,
             _ => return None,
         })
+    }
+
+    /// Returns whether addresses can be assigned.
+    pub(crate) fn status(&self, hub: &StatusHub) -> Answer {
+        let readiness = hub.readiness();
+        match readiness.reasons.split_first() {
+            None => Ok("{}".to_owned()),
+            Some((first, more)) => Err(wire::Failure {
+                code: TRY_AGAIN,
+                msg: format!("the node agent is not ready: {first}"),
+                details: more.join("; "),
+            }),
+        }
     }
 
     async fn assign(&self, body: &[u8]) -> Answer {

@@ -2,7 +2,7 @@
 //! What the pools controller knows and decides: connects the state machine of addresses with the catalog, the
 //! routes of blocks and the tunnels of this node. Without I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -289,10 +289,25 @@ impl Core {
         Key::Node(self.name.clone())
     }
 
+    /// Returns whether this node is in the store. A node claims no block before, because others would take its
+    /// blocks for those of a departed node.
+    pub(super) fn is_published(&self) -> bool {
+        self.catalog.node(&self.name).is_some()
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Returns the names of all nodes.
+    pub(super) fn node_names(&self) -> BTreeSet<String> {
+        self.catalog.nodes().map(|(name, _)| name.clone()).collect()
+    }
+
     /// Asks for missing tunnel addresses, and publishes this node.
     fn look_after_own(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let is_due = |at: Option<Timestamp>| at.is_none_or(|at| at <= now);
-        if is_due(self.tunnels.retry_at) {
+        if is_due(self.tunnels.retry_at) && self.is_published() {
             self.tunnels.retry_at = None;
             self.request_tunnels(now, effects);
         }

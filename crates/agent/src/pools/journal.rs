@@ -5,15 +5,25 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use agent_client::ipam::journal;
 use ipam::node::{JournalEntry, JournalOp};
+use serde::{Deserialize, Serialize};
 
 /// Mode of the directory and of the files: attachments name pods.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
+
+/// The content of a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Content {
+    /// For the plugin's CHECK.
+    addresses: Vec<IpAddr>,
+    entries: Vec<JournalEntry>,
+}
 
 /// The directory with the files.
 #[derive(Debug, Clone)]
@@ -84,7 +94,7 @@ impl Journal {
             entries.extend(written.into_iter().cloned());
             match entries.is_empty() {
                 true => remove(&path)?,
-                false => write(&path, &entries)?,
+                false => write(&path, entries)?,
             }
         }
         Ok(())
@@ -96,15 +106,17 @@ impl Journal {
 }
 
 fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
-    Ok(serde_json::from_slice(&fsutil::read(path)?)?)
+    let content: Content = serde_json::from_slice(&fsutil::read(path)?)?;
+    Ok(content.entries)
 }
 
-fn write(path: &Path, entries: &[JournalEntry]) -> io::Result<()> {
-    use std::io::Write;
+fn write(path: &Path, entries: Vec<JournalEntry>) -> io::Result<()> {
+    let addresses = entries.iter().map(|entry| entry.address).collect();
+    let content = Content { addresses, entries };
     let temporary = temporary(path);
     let mut file = fsutil::create(&temporary, FILE_MODE)?;
     file.set_len(0)?;
-    file.write_all(&serde_json::to_vec(entries)?)?;
+    file.write_all(&serde_json::to_vec(&content)?)?;
     fs::rename(&temporary, path)
 }
 

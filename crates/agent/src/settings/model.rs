@@ -56,6 +56,8 @@ pub struct NetworkSettings {
     /// How long before its expiry a lease is renewed.
     pub renew_margin: Duration,
     pub pods: Pods,
+    /// How long an address of a pool must be unused before it is released.
+    pub leak_grace: Duration,
 }
 
 /// Where pods get their addresses from.
@@ -97,6 +99,8 @@ pub struct NatSettings {
 pub struct FileSettings {
     /// Path of subnet.env.
     pub subnet_env: PathBuf,
+    /// Directory of Calico's files.
+    pub calico: PathBuf,
     /// Path of the CNI configuration, if the agent writes one.
     pub cni_conf: Option<PathBuf>,
 }
@@ -248,6 +252,7 @@ impl Settings {
                 allows_extension: values.switch("allow-extension-commands")?,
                 renew_margin: Duration::from_secs(60 * values.number("subnet-lease-renew-margin")?),
                 pods: pools::parse(values)?,
+                leak_grace: Duration::from_secs(60 * values.number("pool-leak-grace")?),
             },
             underlay: UnderlaySettings {
                 interfaces: values.list("iface"),
@@ -263,6 +268,7 @@ impl Settings {
             },
             files: FileSettings {
                 subnet_env: values.path("subnet-file"),
+                calico: values.path("calico-dir"),
                 cni_conf: values
                     .text("cni-conf-dir")
                     .map(|directory| PathBuf::from(directory).join(values.path("cni-conf-name"))),

@@ -129,6 +129,8 @@ pub static OPTIONS: &[Spec] = &[
         "routed pods: create these address pools if the store has none"),
     option(POOLS, "pool-encapsulation", "MODE", Text, "vxlan",
         "encapsulation of these pools: none, vxlan, vxlan-cross-subnet, ipip or ipip-cross-subnet"),
+    option(POOLS, "pool-leak-grace", "MINUTES", Number(0, 1440), "15",
+        "routed pods: minutes for which an address must be unused before it is released"),
 
     option(ETCD, "etcd-endpoints", "URLS", List, "http://127.0.0.1:4001,http://127.0.0.1:2379",
         "etcd servers").flannels(),
@@ -181,6 +183,8 @@ pub static OPTIONS: &[Spec] = &[
 
     option(FILES, "subnet-file", "FILE", Text, "/run/flannel/subnet.env",
         "file that tells plugins this node's subnet").flannels(),
+    option(FILES, "calico-dir", "DIR", Text, "/var/lib/calico",
+        "routed pods: directory of the files nodename and mtu, which the plugin calico reads"),
     option(FILES, "cni-conf-dir", "DIR", Text, "",
         "write the CNI configuration to this directory while the node is ready"),
     option(FILES, "cni-conf-name", "NAME", Text, "10-podwire.conflist",

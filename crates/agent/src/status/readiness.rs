@@ -34,6 +34,10 @@ const NEEDED_BY_PODS: [ConditionKind; 5] = [
 /// Conditions of state that the agent repairs all the time.
 const REPAIRED: [ConditionKind; 2] = [ConditionKind::Kernel, ConditionKind::Rules];
 
+/// Controllers that pods do not need. Their failures are shown, but the agent stays healthy: a restart would not
+/// help, for example on a node without the capability for raw sockets.
+const OPTIONAL: [&str; 2] = ["path_check", "multicast"];
+
 /// Whether pods can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readiness {
@@ -139,7 +143,8 @@ pub(super) fn health(state: &State, now: Instant) -> Health {
             reasons.push(format!("{}: not repaired for {seconds} s: {text}", kind.name()));
         }
     }
-    for (name, failure, since) in state.controllers.failing() {
+    let needed = state.controllers.failing().filter(|(name, ..)| !OPTIONAL.contains(name));
+    for (name, failure, since) in needed {
         let lasted = now.saturating_duration_since(since);
         if lasted > UNHEALTHY_AFTER {
             let seconds = lasted.as_secs();
