@@ -422,8 +422,12 @@ impl RoutedNetwork {
                 let family = cidr::of(dst);
                 let end = node.vxlan.get(family);
                 let end = end.ok_or(RejectReason::NoTunnelAddress { encapsulation: "VXLAN" })?;
-                if node.addresses.get(family).is_none() || self.own.vxlan.get(family).is_none() {
+                if node.addresses.get(family).is_none() || self.own.addresses.get(family).is_none()
+                {
                     return Err(RejectReason::NoCommonUnderlay);
+                }
+                if self.own.vxlan.get(family).is_none() {
+                    return Err(RejectReason::NoOwnTunnelAddress { encapsulation: "VXLAN" });
                 }
                 Ok(Some(DesiredRoute::onlink(dst, end.address, devices::vxlan_name(family))))
             }

@@ -62,14 +62,19 @@ pub enum RejectReason {
     UnknownNode,
     #[error("its node has published no address of its {encapsulation} tunnel")]
     NoTunnelAddress { encapsulation: &'static str },
+    #[error("this node has no address for its {encapsulation} tunnel yet")]
+    NoOwnTunnelAddress { encapsulation: &'static str },
     #[error("{backend} carries IPv4 only")]
     Ipv4Only { backend: &'static str },
 }
 
 impl RejectReason {
-    /// Returns whether the other node has not published everything yet, as when it has just started.
+    /// Returns whether one of the nodes does not have everything yet, as when it has just started.
     pub fn is_incomplete(&self) -> bool {
-        matches!(self, Self::UnknownNode | Self::NoTunnelAddress { .. })
+        matches!(
+            self,
+            Self::UnknownNode | Self::NoTunnelAddress { .. } | Self::NoOwnTunnelAddress { .. }
+        )
     }
 
     /// Returns whether the reason may disappear when another peer changes or leaves.
