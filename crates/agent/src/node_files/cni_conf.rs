@@ -280,14 +280,11 @@ fn routed_text(settings: &Settings) -> String {
     }
     let run_dir = &settings.api.run_dir;
     if run_dir != Path::new(RUN_DIR) {
-        let socket = socket_path(run_dir);
-        for conf in [&mut ipam, &mut calico] {
-            conf["agent_socket"] = socket.to_string_lossy().into();
-        }
+        calico["agent_socket"] = socket_path(run_dir).to_string_lossy().into();
     }
     let state_dir = &settings.node.state_dir;
     if state_dir != Path::new(STATE_DIR) {
-        ipam["agent_state_dir"] = state_dir.to_string_lossy().into();
+        calico["agent_state_dir"] = state_dir.to_string_lossy().into();
     }
     let calico_dir = &settings.files.calico;
     if calico_dir != Path::new(CALICO_DIR) {

@@ -235,6 +235,7 @@ impl Settings {
         let (values, warnings) = without_passwords(values);
         let values = &values;
         let store = store(values)?;
+        let pods = pools::parse(values, &store)?;
         Ok(Settings {
             sources: Sources {
                 saved: saved::print(values, store.name()),
@@ -251,7 +252,7 @@ impl Settings {
                 config: values.text("net-config").map(Secret::new),
                 allows_extension: values.switch("allow-extension-commands")?,
                 renew_margin: Duration::from_secs(60 * values.number("subnet-lease-renew-margin")?),
-                pods: pools::parse(values)?,
+                pods,
                 leak_grace: Duration::from_secs(60 * values.number("pool-leak-grace")?),
             },
             underlay: UnderlaySettings {

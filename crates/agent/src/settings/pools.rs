@@ -5,13 +5,13 @@ use ipam::pool::{Mode, Pool, PoolConf};
 use ipnet::IpNet;
 
 use super::Error;
-use super::model::Pods;
+use super::model::{Pods, StoreChoice};
 use super::values::RawValues;
 
 /// Names of the pools that Calico creates at its first start.
 const NAMES: [&str; 2] = ["default-ipv4-ippool", "default-ipv6-ippool"];
 
-pub(super) fn parse(values: &RawValues) -> Result<Pods, Error> {
+pub(super) fn parse(values: &RawValues, store: &StoreChoice) -> Result<Pods, Error> {
     let mode = values.last("pods");
     let pools = pools(values)?;
     match mode.as_str() {
@@ -19,6 +19,12 @@ pub(super) fn parse(values: &RawValues) -> Result<Pods, Error> {
             Err(Error::new(values.place("pool-cidr"), "requires --pods routed"))
         }
         "bridged" => Ok(Pods::Bridged),
+        "routed" if values.switch("dry-run")? => {
+            Err(Error::new(values.place("dry-run"), "not possible with --pods routed"))
+        }
+        "routed" if matches!(store, StoreChoice::Kubernetes(_)) => {
+            Err(Error::new(values.place("pods"), "routed pods require --store embedded or etcd"))
+        }
         "routed" => Ok(Pods::Routed { pools }),
         other => Err(values.invalid("pods", other, "bridged or routed")),
     }

@@ -75,6 +75,30 @@ fn annotation_prefix_is_completed_as_flannel_does() {
 
 /// With the variables of flannel's manifest. A name that was given is not looked up.
 #[test]
+fn pools_have_calicos_names_and_reject_bad_values() {
+    let pools = |args: &str| match parsed(args, &[], "").unwrap().network.pods {
+        Pods::Routed { pools } => pools.into_iter().map(|pool| (pool.name, pool.cidr)).collect(),
+        Pods::Bridged => Vec::new(),
+    };
+    assert_eq!(pools(""), []);
+    let args = "--pods routed --pool-cidr 10.6.0.0/16,fd00:6::/64 --pool-cidr 10.7.0.0/16";
+    let names: Vec<String> = pools(args).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["default-ipv4-ippool", "default-ipv6-ippool", "default-ipv4-ippool-2"]);
+    let problem = |args: &str| parsed(args, &[], "").unwrap_err().to_string();
+    for (args, expected) in [
+        ("--pods flat", "expected bridged or routed"),
+        ("--pool-cidr 10.6.0.0/16", "requires --pods routed"),
+        ("--pods routed --pool-cidr ten", "expected address ranges such as 10.244.0.0/16"),
+        ("--pods routed --pool-cidr 10.6.0.0/30", "is smaller than a block"),
+        ("--pods routed --pool-cidr 10.6.0.0/16 --pool-encapsulation gre", "expected none, vxlan"),
+        ("--pods routed --dry-run", "not possible with --pods routed"),
+        ("--pods routed --store kubernetes --kubeconfig-file k --node-name n", "--store embedded"),
+    ] {
+        assert!(problem(args).contains(expected), "{args}: {}", problem(args));
+    }
+}
+
+#[test]
 fn node_name_of_a_pod_is_left_to_kubernetes() {
     let name = |args: &str, vars: &[(&str, &str)]| {
         let settings = parsed(args, vars, "").unwrap();
