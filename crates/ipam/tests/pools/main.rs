@@ -4,6 +4,8 @@
 
 mod check;
 mod cluster;
+mod collection;
+mod lab;
 mod random;
 mod scenarios;
 mod store;

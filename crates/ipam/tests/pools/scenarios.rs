@@ -1,177 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Single situations, without faults unless a test makes them.
+//! Assignment and release in single situations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipam::Timestamp;
 use ipam::block::{Attribute, Block};
 use ipam::calico::{IpamConfig, Key, Object, etcd};
-use ipam::collect::Collected;
 use ipam::node::{
-    Action, AssignError, AssignRequest, Attachment, Content, Event, JournalEntry, Node, Outcome,
-    Pod, Problem, Reply, Revision, Settings, Stored, Ticket, Tunnel,
+    Action, AssignRequest, Attachment, Content, Event, Node, Outcome, Reply, Revision, Settings,
+    Stored, Ticket, Tunnel,
 };
 use ipam::pool::{Assignment, PoolConf};
-use ipam::pools::Pools;
 
+use crate::lab::{Lab, NOW, attachment, both_families, pool, request, settings, with_address};
 use crate::store::Store;
-
-const NOW: Timestamp = Timestamp::from_millis(1_781_524_800_000);
-
-/// A node, its journal and the store. All actions are performed at once.
-struct Lab {
-    node: Node,
-    store: Store,
-    disk: BTreeMap<IpAddr, JournalEntry>,
-    now: Timestamp,
-    is_reachable: bool,
-    problems: Vec<Problem>,
-    tickets: u64,
-}
-
-fn pool(name: &str, cidr: &str, block_size: u8) -> PoolConf {
-    PoolConf { block_size: Some(block_size), ..PoolConf::new(name, cidr.parse().unwrap()) }
-}
-
-fn settings(pools: impl IntoIterator<Item = PoolConf>) -> Settings {
-    Settings { pools: Pools::new(pools, &[]), ..Settings::default() }
-}
-
-fn both_families() -> Settings {
-    settings([pool("four", "10.0.0.0/24", 28), pool("six", "fd00::/120", 124)])
-}
-
-fn attachment(container: &str) -> Attachment {
-    Attachment {
-        handle: format!("net.{container}"),
-        network: "net".to_owned(),
-        container_id: container.to_owned(),
-        interface: "eth0".to_owned(),
-        netns: None,
-        netns_inode: None,
-        pod: Some(Pod { namespace: "default".to_owned(), name: container.to_owned() }),
-        tunnel: None,
-    }
-}
-
-fn request(container: &str) -> AssignRequest {
-    AssignRequest {
-        attachment: attachment(container),
-        ipv4: true,
-        ipv6: false,
-        ipv4_pools: Vec::new(),
-        ipv6_pools: Vec::new(),
-        addresses: Vec::new(),
-        namespace_labels: BTreeMap::new(),
-        deadline: NOW + Duration::from_secs(90),
-    }
-}
-
-fn with_address(container: &str, address: &str) -> AssignRequest {
-    AssignRequest { addresses: vec![address.parse().unwrap()], ..request(container) }
-}
-
-impl Lab {
-    fn new(settings: Settings) -> Self {
-        Self::with_store("node1", settings, Store::default())
-    }
-
-    fn with_store(name: &str, settings: Settings, store: Store) -> Self {
-        let mut lab = Self {
-            node: Node::new(name),
-            store,
-            disk: BTreeMap::new(),
-            now: NOW,
-            is_reachable: true,
-            problems: Vec::new(),
-            tickets: 0,
-        };
-        lab.start(settings);
-        lab
-    }
-
-    fn start(&mut self, settings: Settings) {
-        self.run(Event::Settings(settings));
-        self.run(Event::Journal(self.disk.values().cloned().collect()));
-        let event = Event::Listed { at: self.store.revision(), objects: self.store.list() };
-        self.run(event);
-    }
-
-    fn run(&mut self, event: Event) -> Vec<Reply> {
-        let mut actions = self.node.step(self.now, event);
-        let mut replies = Vec::new();
-        while !actions.is_empty() {
-            for action in std::mem::take(&mut actions) {
-                let event = match action {
-                    Action::Reply { reply, .. } => {
-                        replies.push(reply);
-                        continue;
-                    }
-                    Action::Report(problem) => {
-                        self.problems.push(problem);
-                        continue;
-                    }
-                    Action::Journal(op) => {
-                        self.disk.extend(op.write.into_iter().map(|entry| (entry.address, entry)));
-                        self.disk.retain(|_, entry| !op.remove.contains(entry));
-                        Event::JournalDone { id: op.id, result: Ok(()) }
-                    }
-                    Action::Store(op) => {
-                        let outcome = match self.is_reachable {
-                            true => self.store.apply(&op),
-                            false => Outcome::Unreachable("connection refused".to_owned()),
-                        };
-                        Event::StoreDone { id: op.id, outcome }
-                    }
-                };
-                actions.extend(self.node.step(self.now, event));
-            }
-        }
-        replies
-    }
-
-    fn ticket(&mut self) -> Ticket {
-        self.tickets += 1;
-        Ticket(self.tickets)
-    }
-
-    fn assign(&mut self, request: AssignRequest) -> Result<Vec<String>, AssignError> {
-        let ticket = self.ticket();
-        let mut replies = self.run(Event::Assign { ticket, request });
-        match replies.pop() {
-            Some(Reply::Assigned(all)) => Ok(all.iter().map(|a| a.address.to_string()).collect()),
-            Some(Reply::Failed(error)) => Err(error),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn release(&mut self, container: &str) -> usize {
-        let (ticket, handle) = (self.ticket(), format!("net.{container}"));
-        match self.run(Event::Release { ticket, handle, interface: None }).pop() {
-            Some(Reply::Released(addresses)) => addresses.len(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn error(&mut self, request: AssignRequest) -> String {
-        self.assign(request).unwrap_err().to_string()
-    }
-
-    fn block(&self, cidr: &str) -> Block {
-        let key = Key::Block(cidr.parse().unwrap());
-        match self.store.read(&key).map(|stored| stored.content) {
-            Some(Content::Object(Object::Block(block))) => block,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn own(&self) -> Vec<String> {
-        self.node.own_blocks().map(|block| block.cidr().to_string()).collect()
-    }
-}
 
 #[test]
 fn assignment_from_own_block_asks_the_store_only_afterwards() {
@@ -525,61 +369,4 @@ fn late_write_of_an_earlier_process_cannot_take_an_address_away() {
     lab.run(Event::StoreDone { id: fence.id, outcome });
     assert_eq!(lab.block("10.0.0.0/30").free().count(), 1);
     assert_eq!(lab.node.ready_addresses(NOW).len(), 3);
-}
-
-#[test]
-fn late_collection_spares_an_address_that_was_assigned_again() {
-    let mut lab = Lab::new(both_families());
-    lab.assign(request("a")).unwrap();
-    let cidr = lab.own().remove(0);
-    let mut block = lab.block(&cidr);
-    let ordinal = block.free().next().unwrap();
-    let secondary = BTreeMap::from([("node".to_owned(), "node1".to_owned())]);
-    let handle = "k8s-pod-network.1".to_owned();
-    let attribute =
-        Arc::new(Attribute { handle: Some(handle.clone()), secondary, ..Attribute::default() });
-    // Calico's plugin on this node assigns the address, releases it, and assigns it again.
-    let mut sequences = Vec::new();
-    for _ in 0..2 {
-        block.release(ordinal, NOW, Duration::ZERO);
-        block.assign(ordinal, &attribute).unwrap();
-        sequences.push(block.allocation(ordinal).unwrap().sequence);
-        block.sequence += 1;
-        let revision =
-            lab.store.put(&Key::Block(block.cidr()), Some(&Object::Block(block.clone())));
-        let key = Key::Block(block.cidr());
-        let content = Content::Object(Object::Block(block.clone()));
-        lab.run(Event::Changed(Stored { key, revision, content }));
-    }
-    let (address, block) = (block.address(ordinal), block.cidr());
-    for (sequence, is_released) in [(sequences[0], false), (sequences[1], true)] {
-        let handle = handle.clone();
-        lab.run(Event::Collect(vec![Collected::Allocation { block, address, handle, sequence }]));
-        let stored = lab.block(&cidr);
-        let is_left = stored.allocation(ordinal).is_some_and(|a| a.attribute == attribute);
-        assert_eq!(is_left, !is_released);
-    }
-}
-
-#[test]
-fn block_that_is_given_up_assigns_nothing_more() {
-    let mut lab = Lab::new(settings([pool("four", "10.0.0.0/24", 30)]));
-    for i in 0..5 {
-        lab.assign(request(&format!("a{i}"))).unwrap();
-    }
-    let blocks = lab.own();
-    assert_eq!(blocks.len(), 2);
-    let second = lab.node.own_blocks().find(|block| block.counts().used == 1).unwrap().cidr();
-    lab.release("a4");
-    lab.is_reachable = false;
-    lab.run(Event::Collect(vec![Collected::EmptyBlock { block: second }]));
-    let ready = lab.node.ready_addresses(NOW);
-    assert!(!ready.iter().any(|address| second.contains(address)), "{ready:?}");
-    lab.is_reachable = true;
-    lab.now = NOW + Duration::from_secs(1);
-    lab.run(Event::Tick);
-    assert_eq!(lab.own().len(), 1);
-    assert_eq!(lab.store.read(&Key::Block(second)), None);
-    let affinity = Key::Affinity { node: "node1".to_owned(), block: second };
-    assert_eq!(lab.store.read(&affinity), None);
 }
