@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod ipam;
+pub mod pools;
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

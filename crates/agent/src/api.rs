@@ -170,6 +170,9 @@ impl Pages {
         if method == Method::GET && path == agent_client::ipam::STATUS {
             return Answer::of_pools(pools.status(&self.hub));
         }
+        if method == Method::GET && path == agent_client::pools::VIEW {
+            return Answer::of_pools(pools.view().await);
+        }
         if method != Method::POST {
             return self.get(method, path).await;
         }

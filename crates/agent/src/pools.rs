@@ -7,17 +7,20 @@
 pub(crate) mod api;
 mod block_routes;
 mod catalog;
+pub(crate) mod change;
 mod core;
 mod journal;
 mod keyvalue;
 mod objects;
 mod observe;
+mod view;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use agent_client::pools::{Change, View};
 use ipam::Timestamp;
 use ipam::calico::{Key, Object};
 use ipam::collect::{Collector, Observation};
@@ -73,9 +76,22 @@ pub(crate) enum Call {
 
 /// A request with the sender of its reply. A requester that has given up has dropped the receiver.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub call: Call,
-    pub reply: oneshot::Sender<Reply>,
+pub(crate) enum Request {
+    Call {
+        call: Call,
+        reply: oneshot::Sender<Reply>,
+    },
+    View(oneshot::Sender<View>),
+    /// A change of a pool. The reply says why it was refused.
+    Change {
+        change: Change,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Releases an address of this node, whatever has it.
+    ReleaseAddress {
+        address: IpAddr,
+        reply: oneshot::Sender<Reply>,
+    },
 }
 
 /// The controller. After a restart it reads the journal and the store again.
@@ -98,6 +114,7 @@ enum Finished {
     Journal(OpId, Result<(), String>),
     Published(Object, Outcome),
     Observed(kernel::Result<Observed>),
+    Changed(oneshot::Sender<Result<(), String>>, Outcome),
 }
 
 /// One run of the controller, once the store has answered.
@@ -109,7 +126,7 @@ struct Run {
     pending: HashMap<Ticket, (oneshot::Sender<Reply>, Option<(String, String)>)>,
     last_ticket: u64,
     /// Requests that wait until this node is in the store.
-    waiting: Vec<Request>,
+    waiting: Vec<(Call, oneshot::Sender<Reply>)>,
     collection: Collection,
 }
 
@@ -210,10 +227,21 @@ impl PoolsController {
                         effects
                     }
                     Ok(Finished::Observed(observed)) => run.collect(observed),
+                    Ok(Finished::Changed(reply, outcome)) => {
+                        // The requester may have given up.
+                        let _ = reply.send(match outcome {
+                            Outcome::Done(_) => Ok(()),
+                            Outcome::Current(_) => {
+                                Err("another program changed the pool: try again".to_owned())
+                            }
+                            Outcome::Unreachable(error) => Err(format!("store: {error}")),
+                        });
+                        continue;
+                    }
                     Err(error) => return Err(error.to_string()),
                 },
                 request = self.requests.recv() => match request {
-                    Some(request) => run.request(request),
+                    Some(request) => self.request(run, request),
                     None => return Ok(()),
                 },
                 () = self.underlay_changed.notified() => {
@@ -231,6 +259,45 @@ impl PoolsController {
                 () = heartbeat.tick() => continue,
             };
             self.perform(run, effects);
+        }
+    }
+
+    /// Handles a request. Those for addresses wait until this node is in the store.
+    fn request(&self, run: &mut Run, request: Request) -> Vec<Effect> {
+        match request {
+            Request::View(reply) => {
+                // The requester may have given up, here and below.
+                let _ = reply.send(view::view(&run.core));
+                Vec::new()
+            }
+            Request::Change { change, reply } => {
+                match change::write(&run.core, change) {
+                    Ok((key, verb)) => {
+                        let objects = Arc::clone(&self.objects);
+                        run.work.spawn(async move {
+                            Finished::Changed(reply, objects.perform(&key, &verb).await)
+                        });
+                    }
+                    Err(reason) => drop(reply.send(Err(reason))),
+                }
+                Vec::new()
+            }
+            Request::ReleaseAddress { address, reply } => {
+                let mut assigned = run.core.node().assignments();
+                match assigned.find(|entry| entry.address == address) {
+                    Some(entry) => {
+                        let handle = entry.attachment.handle.clone();
+                        let interface = Some(entry.attachment.interface.clone());
+                        drop(assigned);
+                        run.call(Call::Release { handle, interface }, reply)
+                    }
+                    None => {
+                        let _ = reply.send(Reply::Released(Vec::new()));
+                        Vec::new()
+                    }
+                }
+            }
+            Request::Call { call, reply } => run.call(call, reply),
         }
     }
 
@@ -439,16 +506,15 @@ impl Run {
             return Vec::new();
         }
         let waiting = std::mem::take(&mut self.waiting);
-        waiting.into_iter().flat_map(|request| self.request(request)).collect()
+        waiting.into_iter().flat_map(|(call, reply)| self.call(call, reply)).collect()
     }
 
     /// Passes a request to the state machine.
-    fn request(&mut self, request: Request) -> Vec<Effect> {
+    fn call(&mut self, call: Call, reply: oneshot::Sender<Reply>) -> Vec<Effect> {
         if !self.core.is_published() {
-            self.waiting.push(request);
+            self.waiting.push((call, reply));
             return Vec::new();
         }
-        let Request { call, reply } = request;
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         let (event, assigned) = match call {

@@ -8,9 +8,11 @@ mod cleanup;
 mod completions;
 mod demo;
 mod install;
+mod ipam;
 mod net;
 mod peers;
 mod pod;
+mod pool;
 mod status;
 
 use std::process::ExitCode;
@@ -70,6 +72,10 @@ enum Command {
     Cleanup(AgentOptions),
     Status(status::Status),
     Peers(peers::Peers),
+    #[command(subcommand)]
+    Ipam(ipam::IpamCommand),
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
     Install(install::Install),
     Completions(completions::Completions),
 }
@@ -89,6 +95,8 @@ pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pod(command) => return pod::run(command, cli.output),
         Command::Status(args) => return status::run(args, cli.output),
         Command::Peers(args) => peers::run(args, cli.output)?,
+        Command::Ipam(command) => ipam::run(command, cli.output)?,
+        Command::Pool(command) => pool::run(command, cli.output)?,
         Command::Demo(args) => demo::run(*args, cli.output)?,
         Command::Install(args) => install::run(args)?,
         Command::Completions(args) => completions::run(args)?,

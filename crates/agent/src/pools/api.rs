@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
-use agent_client::ipam as wire;
+use agent_client::{ipam as wire, pools};
 use ipam::Timestamp;
 use ipam::node::{AssignError, AssignRequest, Attachment, Pod, Reply};
 use serde::Serialize;
@@ -51,6 +51,8 @@ impl PoolsApi {
             wire::ASSIGN => self.assign(body).await,
             wire::RELEASE => self.release(body).await,
             wire::GC => self.gc(body).await,
+            pools::CHANGE => self.change(body).await,
+            pools::RELEASE_ADDRESS => self.release_address(body).await,
             _ => return None,
         })
     }
@@ -120,26 +122,58 @@ impl PoolsApi {
     }
 
     async fn released(&self, call: Call) -> Answer {
-        match self.call(call).await? {
-            Reply::Released(released) => print(&wire::ReleaseResponse { released }),
-            other => Err(unexpected(&other)),
-        }
+        released(self.call(call).await?)
+    }
+
+    /// Returns all pools and blocks.
+    pub(crate) async fn view(&self) -> Answer {
+        print(&self.ask(Request::View).await?)
+    }
+
+    async fn change(&self, body: &[u8]) -> Answer {
+        let change = parse(body)?;
+        let changed = self.ask(|reply| Request::Change { change, reply }).await?;
+        let refused = |msg| wire::Failure { code: FAILED, msg, details: String::new() };
+        changed.map(|()| "{}".to_owned()).map_err(refused)
+    }
+
+    async fn release_address(&self, body: &[u8]) -> Answer {
+        let pools::ReleaseAddress { address } = parse(body)?;
+        released(self.ask(|reply| Request::ReleaseAddress { address, reply }).await?)
     }
 
     async fn call(&self, call: Call) -> Result<Reply, wire::Failure> {
+        match self.ask(|reply| Request::Call { call, reply }).await? {
+            Reply::Failed(error) => Err(failure(&error)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Sends a request and waits for the reply.
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> Result<T, wire::Failure> {
         let (reply, answered) = oneshot::channel();
-        let starting = || wire::Failure {
+        let not_ready = || wire::Failure {
             code: TRY_AGAIN,
             msg: "the agent's address pools are not ready".to_owned(),
             details: "run `podwire status` for the reason".to_owned(),
         };
-        self.requests.send(Request { call, reply }).map_err(|_| starting())?;
+        self.requests.send(request(reply)).map_err(|_| not_ready())?;
         match timeout(ANSWER_TIMEOUT, answered).await {
-            Ok(Ok(Reply::Failed(error))) => Err(failure(&error)),
             Ok(Ok(reply)) => Ok(reply),
             // The controller was restarted, or waits for the store.
-            Ok(Err(_)) | Err(_) => Err(starting()),
+            Ok(Err(_)) | Err(_) => Err(not_ready()),
         }
+    }
+}
+
+fn released(reply: Reply) -> Answer {
+    match reply {
+        Reply::Released(released) => print(&wire::ReleaseResponse { released }),
+        Reply::Failed(error) => Err(failure(&error)),
+        other => Err(unexpected(&other)),
     }
 }
 

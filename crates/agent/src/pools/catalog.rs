@@ -90,6 +90,14 @@ impl Catalog {
         self.nodes.iter().map(|(name, (_, node))| (name, node))
     }
 
+    pub(super) fn pool(&self, name: &str) -> Option<(Revision, &PoolConf)> {
+        self.pools.get(name).map(|(revision, pool)| (*revision, pool))
+    }
+
+    pub(super) fn pools(&self) -> impl Iterator<Item = &PoolConf> {
+        self.pools.values().map(|(_, pool)| pool)
+    }
+
     /// Returns the objects that cannot be read, with the reason.
     pub(super) fn malformed(&self) -> impl Iterator<Item = String> {
         self.malformed.iter().map(|(key, reason)| format!("{key} is ignored: {reason}"))

@@ -13,6 +13,7 @@ use ipam::node::{
     Action, AssignRequest, Attachment, Content, Event, JournalEntry, JournalOp, Node, OpId,
     Outcome, Problem, Reply, Revision, Settings, StoreOp, Stored, Ticket, Tunnel, Verb,
 };
+use ipam::pool::PoolConf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use overlay::plan;
 use overlay::routed::{RoutedNode, RoutedState};
@@ -229,10 +230,8 @@ impl Core {
 
     /// Returns what prevents pods from getting addresses or from being reached, if anything does.
     pub(super) fn problem(&self) -> Option<String> {
-        let pools = &self.node.settings().pools;
-        let mut problems: Vec<String> = self.catalog.malformed().collect();
-        problems.extend(pools.rejected().iter().map(ToString::to_string));
-        if pools.iter().next().is_none() {
+        let mut problems = self.rejected();
+        if self.node.settings().pools.iter().next().is_none() {
             let hint = "there is no address pool: run `podwire pool create <CIDR>`";
             problems.insert(0, hint.to_owned());
         }
@@ -254,8 +253,7 @@ impl Core {
     }
 
     fn settings(&self) -> Settings {
-        let addresses: Vec<IpAddr> = self.own.underlay.addresses.iter().collect();
-        self.catalog.settings(&self.name, &addresses)
+        self.catalog.settings(&self.name, &self.own_addresses())
     }
 
     fn update_routes(&mut self, stored: &Stored) -> Vec<(IpNet, Option<String>)> {
@@ -297,6 +295,25 @@ impl Core {
 
     pub(super) fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Returns a pool with its revision.
+    pub(super) fn pool(&self, name: &str) -> Option<(Revision, &PoolConf)> {
+        self.catalog.pool(name)
+    }
+
+    pub(super) fn pools(&self) -> impl Iterator<Item = PoolConf> {
+        self.catalog.pools().cloned()
+    }
+
+    pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
+        self.own.underlay.addresses.iter().collect()
+    }
+
+    /// Returns the objects that are not used, with the reason.
+    pub(super) fn rejected(&self) -> Vec<String> {
+        let pools = self.node.settings().pools.rejected().iter().map(ToString::to_string);
+        self.catalog.malformed().chain(pools).collect()
     }
 
     /// Returns the names of all nodes.

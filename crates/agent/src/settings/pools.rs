@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::Error;
 use super::model::{Pods, StoreChoice};
 use super::values::RawValues;
+use crate::pools::change;
 
 /// Names of the pools that Calico creates at its first start.
 const NAMES: [&str; 2] = ["default-ipv4-ippool", "default-ipv6-ippool"];
@@ -56,15 +57,5 @@ fn pools(values: &RawValues) -> Result<Vec<PoolConf>, Error> {
 /// Returns the modes of IPIP and of VXLAN.
 fn encapsulation(values: &RawValues) -> Result<(Mode, Mode), Error> {
     let text = values.last("pool-encapsulation");
-    Ok(match text.as_str() {
-        "none" => (Mode::Never, Mode::Never),
-        "vxlan" => (Mode::Never, Mode::Always),
-        "vxlan-cross-subnet" => (Mode::Never, Mode::CrossSubnet),
-        "ipip" => (Mode::Always, Mode::Never),
-        "ipip-cross-subnet" => (Mode::CrossSubnet, Mode::Never),
-        other => {
-            let expected = "none, vxlan, vxlan-cross-subnet, ipip or ipip-cross-subnet";
-            return Err(values.invalid("pool-encapsulation", other, expected));
-        }
-    })
+    change::modes(&text).map_err(|_| values.invalid("pool-encapsulation", &text, change::MODES))
 }

@@ -11,8 +11,10 @@ use std::time::{Duration, SystemTime};
 use agent::api::socket_path;
 use agent::status;
 use agent_client::ClientError;
+use agent_client::pools::VIEW;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -21,6 +23,9 @@ use crate::output::{self, Format};
 
 /// Maximum wait for a response. An agent with thousands of peers answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum wait for a change, which the agent makes in the store.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Show the state of the node agent: network, lease, store, peers, repairs
 #[derive(Clone, Debug, Args)]
@@ -69,6 +74,9 @@ impl AgentArgs {
         let request = || format!("request {page} from the node agent at {}", socket.display());
         let response =
             agent_client::get(&socket, page, TIMEOUT).map_err(|error| explain(&error, &socket))?;
+        if response.status == 404 && page == VIEW {
+            return Err(no_pools());
+        }
         if response.status != 200 {
             return Err(anyhow!("status {}: {}", response.status, response.body.trim()))
                 .with_context(request)
@@ -78,6 +86,30 @@ impl AgentArgs {
             .context("the response is not JSON")
             .with_context(request)
     }
+}
+
+impl AgentArgs {
+    /// Sends a request that changes something, and returns the response.
+    pub(crate) fn post(&self, page: &str, body: &impl Serialize) -> Result<Value> {
+        let socket = socket_path(&self.run_dir);
+        match agent_client::ipam::post(&socket, page, body, CHANGE_TIMEOUT) {
+            Ok(response) => Ok(response),
+            Err(agent_client::ipam::Error::Client(error)) => Err(explain(&error, &socket)),
+            Err(agent_client::ipam::Error::Refused(failure)) if !failure.details.is_empty() => {
+                Err(with_hint(anyhow!(failure.msg), failure.details))
+            }
+            Err(agent_client::ipam::Error::Unknown) => Err(no_pools()),
+            Err(error) => Err(anyhow!("{error}")),
+        }
+    }
+}
+
+/// The agent has no page about pools.
+fn no_pools() -> anyhow::Error {
+    with_hint(
+        anyhow!("the node agent has no address pools"),
+        "start it with --pods routed".to_owned(),
+    )
 }
 
 /// An agent that was killed leaves a socket on which nothing listens.
