@@ -270,7 +270,7 @@ impl RoutedNetwork {
 
     /// Returns the tunnels that the pools need on this node.
     fn own_tunnels(&self) -> BTreeSet<Tunnel> {
-        self.pools.iter().filter_map(|pool| Tunnel::of(pool)).collect()
+        self.pools.iter().filter_map(Tunnel::of).collect()
     }
 
     fn forget_public_address(&mut self, address: IpAddr) {
