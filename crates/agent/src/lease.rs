@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The leases of all nodes, the network configuration, and how this node gets its own lease.
 //!
-//! [`LeaseBackend`] is the point of variation: [`keyvalue`] keeps flannel's keys in a store, [`kubernetes`] keeps
+//! [`LeaseBackend`] is the point of variation: `keyvalue` keeps flannel's keys in a store, `kubernetes` keeps
 //! flannel's annotations on node objects.
 
 mod backend;

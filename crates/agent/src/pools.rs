@@ -122,12 +122,20 @@ enum Finished {
 struct Run {
     core: Core,
     work: JoinSet<Finished>,
-    /// Requests without a reply yet. For an assignment: its handle and interface.
-    pending: HashMap<Ticket, (oneshot::Sender<Reply>, Option<(String, String)>)>,
+    /// Requests without a reply yet.
+    pending: HashMap<Ticket, Pending>,
     last_ticket: u64,
     /// Requests that wait until this node is in the store.
     waiting: Vec<(Call, oneshot::Sender<Reply>)>,
     collection: Collection,
+}
+
+/// A request without a reply yet.
+#[derive(Debug)]
+struct Pending {
+    reply: oneshot::Sender<Reply>,
+    /// The handle and the interface of an assignment, which is undone if the requester gives up.
+    assigned: Option<(String, String)>,
 }
 
 /// The collection of unused addresses.
@@ -528,15 +536,15 @@ impl Run {
             }
             Call::Gc { network, valid } => (Event::Gc { ticket, network, valid }, None),
         };
-        self.pending.insert(ticket, (reply, assigned));
+        self.pending.insert(ticket, Pending { reply, assigned });
         self.core.event(now(), event)
     }
 
     /// Sends a reply. Releases addresses again if the requester has given up.
     fn reply(&mut self, ticket: Ticket, reply: Reply) -> Vec<Effect> {
-        let Some((sender, assigned)) = self.pending.remove(&ticket) else { return Vec::new() };
+        let Some(pending) = self.pending.remove(&ticket) else { return Vec::new() };
         let is_assigned = matches!(reply, Reply::Assigned(_));
-        match (sender.send(reply), assigned) {
+        match (pending.reply.send(reply), pending.assigned) {
             (Err(_), Some((handle, interface))) if is_assigned => {
                 self.last_ticket += 1;
                 let (ticket, interface) = (Ticket(self.last_ticket), Some(interface));

@@ -2,7 +2,7 @@
 //! Runs the controllers. A controller that fails, panics or hangs is restarted with back-off while the
 //! others go on, and the status names it.
 //!
-//! All controllers run on the thread that polls [`Supervisor::run`], so a controller must not block: it
+//! All controllers run on the thread that polls `Supervisor::run`, so a controller must not block: it
 //! leaves blocking calls to `spawn_blocking` or to a thread of its own.
 
 use std::any::Any;

@@ -48,7 +48,7 @@ fn pools(values: &RawValues) -> Result<Vec<PoolConf>, Error> {
         let ipip = if is_ipv6 { Mode::Never } else { ipip };
         let pool = PoolConf { ipip, vxlan, nat_outgoing: !is_ipv6, ..PoolConf::new(&name, cidr) };
         Pool::new(pool.clone())
-            .map_err(|error| Error::new(values.place("pool-cidr"), &error.to_string()))?;
+            .map_err(|error| Error::new(values.place("pool-cidr"), error.to_string()))?;
         pools.push(pool);
     }
     Ok(pools)

@@ -15,7 +15,7 @@ use overlay::routed::RoutedNode;
 /// A change of one peer. Names are keys of the store, or node names with Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerUpdate {
-    /// A new or changed peer: [`Network::set_peer`].
+    /// A new or changed peer: `overlay::plan::Network::set_peer`.
     Set {
         name: String,
         /// When the peer was created, as a number that is the same on all nodes.

@@ -36,8 +36,11 @@ pub(crate) struct Up {
     /// Use an existing network namespace; podwire does not create or delete it
     #[arg(long, value_name = "PATH")]
     netns: Option<PathBuf>,
-    /// Forward a host port to the pod: [HOSTIP:]HOSTPORT:PORT[/tcp|udp|sctp]
-    #[arg(long = "port", value_name = "PORTS")]
+    #[arg(
+        long = "port",
+        value_name = "PORTS",
+        help = "Forward a host port to the pod: [HOSTIP:]HOSTPORT:PORT[/tcp|udp|sctp]"
+    )]
     ports: Vec<PortMapping>,
     /// Annotation of the pod; only kubernetes.io/ingress-bandwidth and egress-bandwidth have an effect
     #[arg(long = "annotation", value_name = "KEY=VALUE", value_parser = parse_annotation)]
