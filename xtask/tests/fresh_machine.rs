@@ -68,7 +68,7 @@ fn has_compiler_elsewhere() -> bool {
 }
 
 #[test]
-fn command_without_target_and_compiler_installs_them_before_it_builds() {
+fn command_installs_missing_compiler_before_it_builds() {
     assert!(
         is_root() && !has_compiler_elsewhere(),
         "the tests run as root on a Debian-like machine"

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_pools_come_first_and_need_not_be_eligible() {
+    fn requested_pools_come_first_even_if_not_eligible() {
         let manual = PoolConf { assignment: Assignment::Manual, ..conf("manual", "10.1.0.0/16") };
         let elsewhere = PoolConf { node_selector: "has(x)".to_owned(), ..conf("x", "10.2.0.0/16") };
         let disabled = PoolConf { disabled: true, ..conf("off", "10.3.0.0/16") };

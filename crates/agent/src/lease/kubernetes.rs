@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn own_node_has_addresses_of_cluster_and_administrator() {
+    fn own_node_has_addresses_of_cluster_and_admin() {
         let mut own = node(None);
         own.annotations
             .insert("flannel.alpha.coreos.com/public-ip-overwrite".into(), "8.8.8.8".into());

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_lease_is_renewed_and_lost_lease_is_replaced() {
+    fn changed_lease_is_renewed_lost_lease_is_replaced() {
         let (state, actions) = State::Member.step(Event::OwnLease(OwnLease::Changed));
         assert_eq!((state, &actions[..]), (State::Member, &[Action::Renew][..]));
         assert_eq!(state.step(Event::OwnLease(OwnLease::Outdated)), (State::Member, Vec::new()));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_address_is_replaced_by_the_gateway_of_its_family() {
+    fn stale_address_is_replaced_by_gateway_of_its_family() {
         let check = |found: &[&str], has_cni_conf: bool, added: &[&str]| {
             let expected = expected(&["10.5.2.0/24", "fd05:0:0:2::/64"], has_cni_conf);
             let (found, added) = (nets(found), nets(added));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn previous_backend_is_kept_while_leases_tell_it_apart() {
+    fn previous_backend_is_kept_while_leases_differ() {
         let vxlan = conf("10.5.0.0/16", r#"{"Type": "vxlan"}"#);
         let wide = conf("10.5.0.0/16", r#"{"Type": "vxlan", "MTU": 1400}"#);
         let host_gw = conf("10.5.0.0/16", r#"{"Type": "host-gw"}"#);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn network_is_published_after_the_command_after_the_start() {
+    fn network_is_published_after_the_start_command() {
         let programmed = Event::Programmed { has_started: false };
         let outcome = |pod_mtu| Event::Outcome { pod_mtu };
         check(

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn borrowed_addresses_are_routed_to_the_borrower_until_released() {
+    fn borrowed_address_is_routed_until_its_release() {
         let cidr: IpNet = "10.6.0.0/26".parse().unwrap();
         let now = Timestamp::from_millis(0);
         let mut block = Block::new(cidr, "n1", now);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_path_of_one_family_is_not_hidden_by_the_other() {
+    fn broken_path_of_one_family_is_shown_beside_others() {
         let mut peers = checked(&["10.244.2.0/24", "fd00:2::/64"]);
         peers.set_path("b", subnet("10.244.2.0/24"), path(None, Some("no answer")));
         peers.set_path("b", subnet("fd00:2::/64"), path(Some(1400), None));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_of_a_path_that_is_no_longer_checked_is_dropped() {
+    fn problem_of_an_unchecked_path_is_dropped() {
         let mut peers = checked(&["10.244.2.0/24"]);
         peers.set_path("b", subnet("10.244.2.0/24"), path(None, Some("no answer")));
         assert_eq!(shown(&peers).problem.as_deref(), Some("no answer"));

@@ -76,7 +76,7 @@ fn store_is_named_until_its_first_answer() {
 }
 
 #[test]
-fn every_problem_is_a_reason_until_the_node_has_joined() {
+fn every_problem_before_joining_is_a_reason() {
     for kind in ConditionKind::ALL {
         let hub = StatusHub::new("a", "etcd");
         hub.set_problem(kind, "missing");
@@ -87,7 +87,7 @@ fn every_problem_is_a_reason_until_the_node_has_joined() {
 }
 
 #[test]
-fn condition_makes_a_joined_node_unready_or_is_a_warning() {
+fn condition_of_a_joined_node_is_a_reason_or_warning() {
     use ConditionKind::{Bridge, Kernel, Lease, Rules, Underlay};
     for kind in ConditionKind::ALL {
         let hub = joined_hub();
@@ -105,7 +105,7 @@ fn condition_makes_a_joined_node_unready_or_is_a_warning() {
 }
 
 #[test]
-fn lost_store_leaves_a_node_ready_until_its_lease_expires() {
+fn lost_store_leaves_node_ready_until_lease_expires() {
     let hub = joined_hub();
     hub.set_lease_left(Some(Duration::from_secs(100)));
     hub.set_problem(ConditionKind::Store, "connection refused");
@@ -121,7 +121,7 @@ fn lost_store_leaves_a_node_ready_until_its_lease_expires() {
 }
 
 #[test]
-fn store_condition_sets_whether_the_store_is_reachable() {
+fn store_condition_sets_store_reachability() {
     let hub = joined_hub();
     hub.set_problem(ConditionKind::Store, "connection refused");
     let lost = hub.status().store;
@@ -141,7 +141,7 @@ fn missing_heartbeat_makes_the_agent_unhealthy() {
 }
 
 #[test]
-fn failed_repair_makes_the_agent_unhealthy_after_a_minute() {
+fn failed_repair_makes_agent_unhealthy_after_a_minute() {
     for kind in ConditionKind::ALL {
         let hub = joined_hub();
         hub.set_problem(kind, "no permission");
@@ -160,7 +160,7 @@ fn failed_repair_makes_the_agent_unhealthy_after_a_minute() {
 }
 
 #[test]
-fn failed_controller_is_a_warning_and_unhealthy_after_a_minute() {
+fn failed_controller_is_a_warning_then_unhealthy() {
     let hub = joined_hub();
     hub.controller_failed("nat", "no memory".into());
     hub.controller_failed("nat", "panicked".into());

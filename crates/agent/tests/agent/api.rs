@@ -75,7 +75,7 @@ fn unknown_requests_get_the_index() {
 }
 
 #[test]
-fn status_of_a_thousand_peers_is_the_same_on_the_socket() {
+fn status_of_a_thousand_peers_is_complete_on_socket() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());

@@ -35,7 +35,7 @@ fn observe(collector: &mut Collector, lab: &Lab, seconds: u64, seen: &Seen<'_>) 
 }
 
 #[test]
-fn address_is_collected_after_two_observations_and_the_grace_period() {
+fn address_is_collected_after_two_looks_and_grace() {
     let mut lab = Lab::new(both_families());
     let both = AssignRequest { ipv6: true, ..request("dual") };
     let dual: Vec<IpAddr> =
@@ -62,7 +62,7 @@ fn address_is_collected_after_two_observations_and_the_grace_period() {
 }
 
 #[test]
-fn collection_spares_an_address_that_was_assigned_again() {
+fn collection_spares_a_reassigned_address() {
     let mut lab = Lab::new(both_families());
     lab.assign(request("a")).unwrap();
     let mut collector = Collector::new(Duration::ZERO);
@@ -97,7 +97,7 @@ fn departed_node_leaves_nothing() {
 }
 
 #[test]
-fn empty_blocks_are_given_up_after_two_observations_except_one() {
+fn empty_blocks_but_one_are_given_up_after_two_looks() {
     let mut lab = Lab::new(settings([pool("four", "10.0.0.0/24", 30)]));
     for i in 0..9 {
         lab.assign(request(&format!("a{i}"))).unwrap();
@@ -116,7 +116,7 @@ fn empty_blocks_are_given_up_after_two_observations_except_one() {
 }
 
 #[test]
-fn late_collection_spares_an_address_that_was_assigned_again() {
+fn late_collection_spares_a_reassigned_address() {
     let mut lab = Lab::new(both_families());
     lab.assign(request("a")).unwrap();
     let cidr = lab.own().remove(0);

@@ -18,7 +18,7 @@ use crate::lab::{Lab, NOW, attachment, both_families, pool, request, settings, w
 use crate::store::Store;
 
 #[test]
-fn assignment_from_own_block_asks_the_store_only_afterwards() {
+fn assignment_from_own_block_does_not_await_the_store() {
     let mut lab = Lab::new(both_families());
     lab.assign(request("a")).unwrap();
     let mut actions =
@@ -70,7 +70,7 @@ fn block_is_stored_as_calico_reads_it() {
 }
 
 #[test]
-fn assignment_continues_while_the_store_is_unreachable() {
+fn assignment_continues_without_the_store() {
     let mut lab = Lab::new(settings([pool("four", "10.0.0.0/28", 28)]));
     lab.assign(request("a")).unwrap();
     lab.is_reachable = false;
@@ -153,7 +153,7 @@ fn cooldown_delays_the_next_assignment() {
 }
 
 #[test]
-fn node_claims_blocks_up_to_its_limit_and_then_borrows() {
+fn node_claims_blocks_up_to_its_limit_then_borrows() {
     let config = IpamConfig { max_blocks_per_host: 1, ..IpamConfig::default() };
     let settings = Settings { config, ..settings([pool("four", "10.0.0.0/29", 30)]) };
     let mut other = Lab::with_store("node2", settings.clone(), Store::default());
@@ -188,7 +188,7 @@ fn strict_affinity_forbids_to_borrow() {
 }
 
 #[test]
-fn requested_address_is_taken_from_own_unclaimed_and_foreign_blocks() {
+fn requested_address_is_taken_from_any_block() {
     let settings = settings([
         pool("four", "10.0.0.0/24", 28),
         PoolConf { assignment: Assignment::Manual, ..pool("manual", "10.1.0.0/24", 28) },
@@ -240,7 +240,7 @@ fn restarted_node_continues_with_journal_and_store() {
 }
 
 #[test]
-fn journaled_address_of_another_user_is_reported_and_dropped() {
+fn journaled_address_of_another_user_is_dropped() {
     let mut lab = Lab::new(settings([pool("four", "10.0.0.0/30", 30)]));
     lab.assign(request("a")).unwrap();
     let mut block = lab.block("10.0.0.0/30");
@@ -338,7 +338,7 @@ fn block_of_another_size_is_never_overlapped() {
 }
 
 #[test]
-fn late_write_of_an_earlier_process_cannot_take_an_address_away() {
+fn late_write_of_earlier_process_takes_no_address() {
     let settings = settings([pool("four", "10.0.0.0/30", 30)]);
     let mut lab = Lab::new(settings.clone());
     lab.assign(request("a")).unwrap();

@@ -244,7 +244,7 @@ fn wireguard_dual_stack_has_a_tunnel_per_family() {
 }
 
 #[test]
-fn wireguard_modes_with_one_tunnel() {
+fn wireguard_modes_of_one_tunnel_carry_both_families() {
     let check = |mode: &str, endpoint: &str| {
         let backend = format!(r#"{{"Type": "wireguard", "Mode": "{mode}"}}"#);
         let plan = Lab::new(DUAL, &backend, &["46", "46"]).plan();

@@ -104,7 +104,7 @@ fn vxlan_blocks_share_the_tunnel_end_of_their_node() {
 }
 
 #[test]
-fn cross_subnet_pools_encapsulate_only_to_nodes_behind_a_router() {
+fn cross_subnet_pools_encapsulate_behind_a_router() {
     let pools = [
         ("10.6.0.0/16", Encapsulation::Vxlan(When::CrossSubnet)),
         ("10.7.0.0/16", Encapsulation::Ipip(When::CrossSubnet)),
@@ -153,7 +153,7 @@ fn borrowed_addresses_are_routed_to_the_borrower() {
 }
 
 #[test]
-fn blocks_that_cannot_be_reached_are_rejected_with_the_reason() {
+fn unreachable_blocks_are_rejected_with_the_reason() {
     let pools = [("10.6.0.0/16", Encapsulation::None), ("fd00:6::/64", IPIP)];
     let blocks = [
         ("10.6.0.0/26", "node-2"),
@@ -185,7 +185,7 @@ fn pools_with_the_address_of_this_node_are_refused() {
 }
 
 #[test]
-fn nodes_with_the_address_or_mac_of_another_are_rejected() {
+fn nodes_with_a_taken_address_or_mac_are_rejected() {
     let mut network =
         network(&[("10.6.0.0/16", VXLAN)], &[], &[("10.6.0.0/26", "node-2"), ("10.6.1.0/26", "x")]);
     let clone = RoutedNode { addresses: node(4).addresses, ..node(2) };

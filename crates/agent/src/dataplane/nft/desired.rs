@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn ruleset_without_masquerading_and_forwarding_is_empty() {
+    fn ruleset_without_any_feature_is_empty() {
         assert_eq!(desired(&RulesConf::default()), DesiredRuleset::default());
         let none = RulesConf { masquerade: None, forwards: false, ..conf() };
         assert_eq!(desired(&none), DesiredRuleset::default());

@@ -101,7 +101,7 @@ fn second_follows(members: &[Member], backend: &str, device_after: &str) {
 }
 
 #[test]
-fn from_vxlan_to_host_gw() {
+fn change_from_vxlan_to_host_gw_keeps_traffic() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let mut members = two_nodes(VXLAN);
@@ -142,7 +142,7 @@ fn through(first: &str, changes: &[(&str, &str)], has_stream: bool) {
 }
 
 #[test]
-fn through_all_backends() {
+fn change_through_all_backends_keeps_traffic() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), File("/dev/net/tun"));
         // The second change takes the first one back: both nodes still keep the previous backend.
@@ -161,7 +161,7 @@ fn through_all_backends() {
 /// Without a stream, which the emulated machine is too slow for. Two ends of WireGuard that begin at the same moment
 /// try again after five seconds anyway.
 #[test]
-fn vm_through_tunnels() {
+fn vm_change_through_tunnels_keeps_traffic() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"), Link("ipip"));
         let (wireguard, ipip) = (r#"{"Type": "wireguard"}"#, r#"{"Type": "ipip"}"#);

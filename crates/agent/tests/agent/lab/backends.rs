@@ -55,7 +55,7 @@ fn with<'a>(lines: &[(&'a str, &'a str)], mtu: &'a str) -> Vec<(&'a str, &'a str
 }
 
 #[test]
-fn vxlan_of_three_nodes() {
+fn vxlan_of_three_nodes_connects_pods() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -69,7 +69,7 @@ fn vxlan_of_three_nodes() {
 }
 
 #[test]
-fn vxlan_with_direct_routing_to_those_on_the_link() {
+fn vxlan_direct_routing_is_used_on_the_link_only() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -95,7 +95,7 @@ fn vxlan_with_direct_routing_to_those_on_the_link() {
 }
 
 #[test]
-fn host_gw_of_three_nodes() {
+fn host_gw_of_three_nodes_connects_pods() {
     in_netns(|| {
         let wire = Wire::new();
         let nodes = [1, 2, 3].map(|number| wire.node(number, true, false));
@@ -108,7 +108,7 @@ fn host_gw_of_three_nodes() {
 }
 
 #[test]
-fn udp_of_three_nodes() {
+fn udp_of_three_nodes_connects_pods() {
     in_netns(|| {
         testkit::require!(File("/dev/net/tun"));
         let wire = Wire::new();
@@ -126,7 +126,7 @@ fn udp_of_three_nodes() {
 }
 
 #[test]
-fn vxlan_of_ipv6_alone() {
+fn vxlan_with_ipv6_only_connects_pods() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -137,7 +137,7 @@ fn vxlan_of_ipv6_alone() {
 }
 
 #[test]
-fn host_gw_of_ipv6_alone() {
+fn host_gw_with_ipv6_only_connects_pods() {
     in_netns(|| {
         let wire = Wire::new();
         let nodes = [1, 2].map(|number| wire.node(number, false, true));
@@ -158,7 +158,7 @@ pub fn check_both(backend: &str, mtu: &str) -> Vec<Member> {
 }
 
 #[test]
-fn vxlan_of_both_families() {
+fn vxlan_with_both_families_connects_pods() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check_both(r#"{"Type": "vxlan"}"#, "1430");
@@ -166,14 +166,14 @@ fn vxlan_of_both_families() {
 }
 
 #[test]
-fn host_gw_of_both_families() {
+fn host_gw_with_both_families_connects_pods() {
     in_netns(|| {
         check_both(r#"{"Type": "host-gw"}"#, "1500");
     });
 }
 
 #[test]
-fn pods_of_ipv4_over_nodes_of_ipv6() {
+fn ipv4_pods_on_ipv6_nodes_are_connected() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();

@@ -124,7 +124,7 @@ fn vxlan_changes_are_repaired() {
 }
 
 #[test]
-fn vxlan_of_ipv6() {
+fn vxlan_changes_with_ipv6_are_repaired() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();

@@ -18,7 +18,7 @@ const SWALLOW: &str = "nft add table inet narrow
     nft add rule inet narrow pass meta length '>' 1400 drop";
 
 /// `left` is what of 1400 bytes pods may use.
-fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> Vec<Member> {
+fn check_paths_and_groups(backend: &str, left: u32) -> Vec<Member> {
     testkit::require!(Program("nft"), Program("socat"), Program("ethtool"));
     let wire = Wire::new();
     testkit::run("sh", &["-ec", SWALLOW]);
@@ -40,7 +40,7 @@ fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> 
         let route = || from.node.sh(&format!("ip route get {}", to.pod.addresses[0]));
         wait_for("the MTU of the route", TIMEOUT, || route().contains(&format!("mtu {left}")));
     }
-    groups_are_carried(near, far);
+    check_groups(near, far);
     members
 }
 
@@ -63,7 +63,7 @@ fn transfer(from: &Pod, to: &Pod) {
     }
 }
 
-fn groups_are_carried(near: &Member, far: &Member) {
+fn check_groups(near: &Member, far: &Member) {
     for (from, to) in [(near, far), (far, near)] {
         let join = "UDP4-RECV:5000,ip-add-membership=239.1.2.3:eth0";
         let listener = Listener::start(&to.pod.ns, join);
@@ -75,7 +75,7 @@ fn groups_are_carried(near: &Member, far: &Member) {
 fn udp_tunnel_measures_paths_and_forwards_groups() {
     in_netns(|| {
         testkit::require!(File("/dev/net/tun"));
-        let members = narrow_ways_are_measured_and_groups_are_carried("udp", 1400 - 28);
+        let members = check_paths_and_groups("udp", 1400 - 28);
         let [near, far] = &members[..] else { panic!("two") };
         transfer(&near.pod, &far.pod);
         transfer(&far.pod, &near.pod);
@@ -86,7 +86,7 @@ fn udp_tunnel_measures_paths_and_forwards_groups() {
 const AT_ONCE: Duration = Duration::from_secs(15);
 
 /// The first node repairs this, and its pod reaches the other one.
-fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
+fn check_repair(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
     let [first, second] = members else { panic!("two") };
     let counted = first.agent().repairs(kind);
     first.node.sh(breaking);
@@ -98,8 +98,8 @@ fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
 fn vm_ipip_tunnel_measures_paths_and_is_repaired() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
-        let members = narrow_ways_are_measured_and_groups_are_carried("ipip", 1400 - 20);
-        mends(&members, AT_ONCE, RepairKind::Device, "ip link del flannel.ipip");
+        let members = check_paths_and_groups("ipip", 1400 - 20);
+        check_repair(&members, AT_ONCE, RepairKind::Device, "ip link del flannel.ipip");
     });
 }
 
@@ -109,10 +109,10 @@ fn vm_ipip_tunnel_measures_paths_and_is_repaired() {
 fn vm_wireguard_tunnel_measures_paths_and_is_repaired() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
-        let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);
-        mends(&members, AT_ONCE, RepairKind::Device, "ip link del flannel-wg");
+        let members = check_paths_and_groups("wireguard", 1328);
+        check_repair(&members, AT_ONCE, RepairKind::Device, "ip link del flannel-wg");
         let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
-        mends(&members, TIMEOUT, RepairKind::Peer, remove);
+        check_repair(&members, TIMEOUT, RepairKind::Peer, remove);
     });
 }
 
@@ -131,7 +131,7 @@ fn wireguard_of_both_families(backend: &str, devices: &[&str]) {
 }
 
 #[test]
-fn vm_wireguard_of_both_families() {
+fn vm_wireguard_with_both_families_has_two_tunnels() {
     in_netns(|| {
         let backend = r#"{"Type": "wireguard"}"#;
         wireguard_of_both_families(backend, &["flannel-wg", "flannel-wg-v6"]);
@@ -139,7 +139,7 @@ fn vm_wireguard_of_both_families() {
 }
 
 #[test]
-fn vm_wireguard_of_both_families_in_one_tunnel() {
+fn vm_wireguard_in_one_tunnel_carries_both_families() {
     in_netns(|| {
         let backend = r#"{"Type": "wireguard", "Mode": "ipv4"}"#;
         wireguard_of_both_families(backend, &["flannel-wg"]);

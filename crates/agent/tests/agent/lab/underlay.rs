@@ -97,7 +97,7 @@ fn udp_follows_the_underlay() {
 
 /// The connection to etcd is lost with the address.
 #[test]
-fn underlay_change_with_etcd_behind_it() {
+fn underlay_change_to_etcd_is_followed() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -152,7 +152,7 @@ fn node_waits_for_its_published_family() {
 
 /// From the old address a new connection is not answered.
 #[test]
-fn underlay_change_while_connecting_to_etcd() {
+fn underlay_change_while_connecting_is_followed() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), Program("nft"));
         let wire = Wire::new();

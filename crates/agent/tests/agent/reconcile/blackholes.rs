@@ -30,7 +30,7 @@ fn with_blackholes(enabled: bool) -> Network {
 }
 
 #[test]
-fn blackhole_gives_way_to_the_bridge_and_follows_the_setting() {
+fn blackhole_gives_way_to_bridge_and_follows_setting() {
     in_netns(|| {
         make_eth0();
         let mut reconciler = open();
@@ -55,7 +55,7 @@ fn blackhole_gives_way_to_the_bridge_and_follows_the_setting() {
 }
 
 #[test]
-fn stale_blackholes_of_the_network_are_removed_and_others_stay() {
+fn stale_blackholes_are_removed_and_others_stay() {
     in_netns(|| {
         make_eth0();
         // Of an earlier subnet, of flannel, of another network, and of other programs.

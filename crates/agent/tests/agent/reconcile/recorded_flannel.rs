@@ -125,7 +125,7 @@ fn check_links(recorded: &Recorded) {
 }
 
 #[test]
-fn vxlan_on_one_node() {
+fn vxlan_state_of_one_node_is_as_flannels() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-n1.txt"));
@@ -133,7 +133,7 @@ fn vxlan_on_one_node() {
 }
 
 #[test]
-fn vxlan_on_the_other_node() {
+fn vxlan_state_of_the_other_node_is_as_flannels() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-n2.txt"));
@@ -141,7 +141,7 @@ fn vxlan_on_the_other_node() {
 }
 
 #[test]
-fn vxlan_with_direct_routing_and_all_options() {
+fn vxlan_state_with_all_options_is_as_flannels() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-direct.txt"));
@@ -149,7 +149,7 @@ fn vxlan_with_direct_routing_and_all_options() {
 }
 
 #[test]
-fn vxlan_with_both_families() {
+fn vxlan_state_of_both_families_is_as_flannels() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-dual.txt"));

@@ -165,7 +165,7 @@ fn route_mtu_is_removed_when_the_path_recovers() {
 
 /// The overlay controller reads reports when it has handled its commands, and ignores what is outdated then.
 #[test]
-fn report_is_older_than_the_outcome_of_a_later_command() {
+fn report_is_older_than_outcome_of_later_command() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let mut lab = Lab::new(VXLAN);

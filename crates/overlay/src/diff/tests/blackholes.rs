@@ -57,7 +57,7 @@ fn blackhole_with_a_better_metric_is_replaced() {
 }
 
 #[test]
-fn foreign_blackhole_with_the_same_metric_is_a_conflict() {
+fn foreign_blackhole_with_equal_metric_is_a_conflict() {
     let mut kernel = kernel();
     kernel.observed.routes.push(blackhole(OWN, BLACKHOLE_METRIC, 4));
     let conflicts = kernel.diff().conflicts;

@@ -97,7 +97,7 @@ fn calico_annotation_bypasses_ipam() {
 }
 
 #[test]
-fn calico_annotations_of_the_agent_count_with_policy_k8s() {
+fn calico_policy_k8s_uses_annotations_of_the_agent() {
     in_netns(|| {
         let agent = Agent::start(SOCKET);
         let mac = json!({"cni.projectcalico.org/hwAddr": "02:00:00:00:00:78"});

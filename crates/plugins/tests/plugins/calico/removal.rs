@@ -24,7 +24,7 @@ fn assert_clean(world: &World) {
 }
 
 #[test]
-fn calico_del_with_and_without_namespace_leaves_nothing() {
+fn calico_del_with_or_without_netns_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = calico(&json!({"ipam": dual()}));
