@@ -10,7 +10,7 @@ use crate::managed_file;
 
 /// Why the key is not available.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error("read {path}")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} contains no WireGuard key: {problem}")]
@@ -22,12 +22,12 @@ pub enum Error {
 }
 
 /// Path of the key file.
-pub fn wireguard_file(state_dir: &Path) -> PathBuf {
+pub(crate) fn wireguard_file(state_dir: &Path) -> PathBuf {
     state_dir.join("wireguard.key")
 }
 
 /// Returns the private key of this node: the saved one, else flannel's, else a new one. Saves it.
-pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
+pub(crate) fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
     let key = preview_wireguard(state_dir, flannels)?;
     let path = wireguard_file(state_dir);
     let failed = |source| Error::Write { path: path.clone(), source };
@@ -39,7 +39,7 @@ pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error>
 }
 
 /// Returns the key that [`wireguard`] would return, without saving it. A new key differs each time.
-pub fn preview_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
+pub(crate) fn preview_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
     for path in [&wireguard_file(state_dir), flannels] {
         if let Some(key) = read(path)? {
             return Ok(key);

@@ -71,18 +71,18 @@ const MODE: u32 = 0o644;
 const SECRET_MODE: u32 = 0o600;
 
 /// Replaces the content of a file atomically, and creates its directory. Returns `false` if the content is the same.
-pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<bool> {
     replace_with(path, text, MODE)
 }
 
 /// Like [`replace`], but only root may read the file. The mode is corrected also if the content is the same.
-pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
+pub(crate) fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
     restrict(path)?;
     replace_with(path, text, SECRET_MODE)
 }
 
 /// Restricts a file to its owner. An earlier version or another program may have created it with a wider mode.
-pub fn restrict(path: &Path) -> io::Result<()> {
+pub(crate) fn restrict(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 => {
             fs::set_permissions(path, fs::Permissions::from_mode(SECRET_MODE))
@@ -137,7 +137,7 @@ pub(crate) async fn in_background<T: Send + 'static>(
 }
 
 /// Removes a file. Returns `false` if it does not exist.
-pub fn remove(path: &Path) -> io::Result<bool> {
+pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if is_gone(&error) => Ok(false),
@@ -149,12 +149,12 @@ pub fn remove(path: &Path) -> io::Result<bool> {
 const MAX_SIZE: u64 = 1 << 20;
 
 /// Returns the content of a small file; `None` if it does not exist.
-pub fn read(path: &Path) -> io::Result<Option<String>> {
+pub(crate) fn read(path: &Path) -> io::Result<Option<String>> {
     read_at_most(path, MAX_SIZE)
 }
 
 /// Returns the content of a file; `None` if it does not exist. Fails if the file is larger than the limit.
-pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Option<String>> {
+pub(crate) fn read_at_most(path: &Path, limit: u64) -> io::Result<Option<String>> {
     let read = || {
         let mut text = String::new();
         let read = fsutil::open_following(path)?.take(limit + 1).read_to_string(&mut text)?;

@@ -3,6 +3,7 @@
 //! scripts.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(unreachable_pub, reason = "a test program has no users")]
 
 #[path = "cni/conf_dir.rs"]
 mod conf_dir;

@@ -21,14 +21,14 @@ const NO_AUTO_START: u8 = 2;
 
 /// An authenticated connection.
 #[derive(Debug)]
-pub struct Bus {
+pub(crate) struct Bus {
     stream: UnixStream,
     deadline: Instant,
     serial: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Method<'a> {
+pub(crate) struct Method<'a> {
     pub service: &'a str,
     pub path: &'a str,
     pub interface: &'a str,
@@ -36,7 +36,7 @@ pub struct Method<'a> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// The service's error message.
     #[error("{0}")]
     Refused(String),
@@ -54,7 +54,7 @@ const BUS: Method<'static> = Method {
 
 impl Bus {
     /// Connects to the system bus.
-    pub fn system() -> Result<Self, Error> {
+    pub(crate) fn system() -> Result<Self, Error> {
         let stream = address::connect()?;
         let mut bus = Self { stream, deadline: Instant::now() + DEADLINE, serial: 0 };
         bus.authenticate()?;
@@ -63,13 +63,13 @@ impl Bus {
     }
 
     /// Whether a service has this name.
-    pub fn has_owner(&mut self, name: &str) -> Result<bool, Error> {
+    pub(crate) fn has_owner(&mut self, name: &str) -> Result<bool, Error> {
         let body = self.call(Method { name: "NameHasOwner", ..BUS }, &[name])?;
         Ok(body.first() == Some(&1))
     }
 
     /// Calls a method with these arguments and returns the body of the reply.
-    pub fn call(&mut self, method: Method<'_>, args: &[&str]) -> Result<Vec<u8>, Error> {
+    pub(crate) fn call(&mut self, method: Method<'_>, args: &[&str]) -> Result<Vec<u8>, Error> {
         self.serial += 1;
         let message = write_call(self.serial, method, args);
         self.set_timeouts()?;

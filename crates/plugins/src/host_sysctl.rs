@@ -9,7 +9,7 @@ use kernel::{Errno, IfName, sysctl};
 use crate::error::Context;
 
 /// Enables forwarding for the families of these addresses.
-pub fn enable_forwarding(addresses: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
+pub(crate) fn enable_forwarding(addresses: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
     let (mut v4, mut v6) = (false, false);
     for address in addresses {
         v4 |= address.is_ipv4();
@@ -24,14 +24,14 @@ pub fn enable_forwarding(addresses: impl Iterator<Item = IpAddr>) -> Result<(), 
 
 /// Keeps a container that sends router advertisements from configuring addresses and routes on the
 /// host.
-pub fn ignore_router_advertisements(interface: IfName) -> Result<(), Error> {
+pub(crate) fn ignore_router_advertisements(interface: IfName) -> Result<(), Error> {
     disable(interface, "accept_ra")
 }
 
 /// Disables duplicate address detection. The interface's MAC address was chosen by a plugin, so its
 /// addresses are unique. With detection, the host could not send neighbour solicitations to
 /// containers for one or two seconds.
-pub fn disable_dad(interface: IfName) -> Result<(), Error> {
+pub(crate) fn disable_dad(interface: IfName) -> Result<(), Error> {
     disable(interface, "accept_dad")
 }
 

@@ -12,7 +12,7 @@ mod element;
 mod elements;
 mod error;
 mod index;
-pub mod masquerade;
+pub(crate) mod masquerade;
 mod owner;
 mod schema;
 
@@ -21,29 +21,29 @@ use kernel::Netns;
 use kernel::netns::Lock;
 use kernel::nft::{Table, TableFamily};
 
-pub use self::element::{ChainId, ConflictPolicy, Entry, Map, Placement, key};
-pub use self::elements::ElementStore;
-pub use self::error::{Conflict, ElementError};
-pub use self::index::IndexEntry;
-pub use self::owner::Owner;
-pub use self::schema::{
+pub(crate) use self::element::{ChainId, ConflictPolicy, Entry, Map, Placement, key};
+pub(crate) use self::elements::ElementStore;
+pub(crate) use self::error::{Conflict, ElementError};
+pub(crate) use self::index::IndexEntry;
+pub(crate) use self::owner::Owner;
+pub(crate) use self::schema::{
     DesiredChain, Feature, JumpRule, Rules, remove_unused, remove_unused_chains, status,
 };
 use crate::error::Context;
-pub use kernel::nft::match_expr;
+pub(crate) use kernel::nft::match_expr;
 
 /// The table for everything that filters or changes IP packets.
-pub const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "podwire" };
+pub(crate) const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "podwire" };
 
 /// Locks the plugins' nf_tables state of the calling thread's namespace, for a change that depends
 /// on what was read before.
-pub fn lock() -> kernel::Result<Lock> {
+pub(crate) fn lock() -> kernel::Result<Lock> {
     Netns::current()?.lock("rules")
 }
 
 /// Removes the elements of the request's attachment. If there are none, this costs one lookup per
 /// feature.
-pub fn remove(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
+pub(crate) fn remove(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     for_each(features, "remove the container's rules", |store| {
         store.remove(&request.network, &request.attachment()).map(drop)
     })
@@ -51,7 +51,7 @@ pub fn remove(request: &Request, features: &[&'static Feature]) -> Result<(), Er
 
 /// Removes the elements of a network that belong to none of these attachments, and chains without
 /// elements.
-pub fn gc(
+pub(crate) fn gc(
     request: &Request,
     features: &[&'static Feature],
     valid: &[Attachment],

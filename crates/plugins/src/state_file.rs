@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Writes a file with mode 0600, and creates its directory.
-pub fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+pub(crate) fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<()> {
     if !directory.is_dir() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
@@ -16,7 +16,7 @@ pub fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a file; `None` if it does not exist.
-pub fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     match fsutil::read(&directory.join(name)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_gone(&error) => Ok(None),
@@ -25,7 +25,7 @@ pub fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Removes a file, and an incomplete one.
-pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn remove(directory: &Path, name: &str) -> io::Result<()> {
     for file in [incomplete(directory, name), directory.join(name)] {
         match fs::remove_file(file) {
             Err(error) if !is_gone(&error) => return Err(error),
@@ -36,7 +36,7 @@ pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
 }
 
 /// The names of all files; empty if the directory does not exist.
-pub fn names(directory: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
         other => other?,

@@ -3,6 +3,7 @@
 //! outside tools.
 
 #![expect(clippy::unwrap_used, reason = "a failed test panics")]
+#![expect(unreachable_pub, reason = "a test program has no users")]
 
 mod podwire {
     mod agent_killed;

@@ -61,7 +61,7 @@ pub(crate) struct BoundedList {
 }
 
 impl BoundedList {
-    pub fn push(&mut self, entry: Entry) -> std::result::Result<(), String> {
+    pub(crate) fn push(&mut self, entry: Entry) -> std::result::Result<(), String> {
         self.budget.add(&entry);
         self.entries.push(entry);
         self.budget.exceeded().map_or(Ok(()), Err)

@@ -20,7 +20,7 @@ const YOUNG: Duration = Duration::from_millis(100);
 
 /// The client of a connection, as the limits distinguish clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
+pub(super) enum Client {
     /// A process that opened the agent's socket.
     Local,
     Remote(IpAddr),
@@ -28,7 +28,7 @@ pub enum Client {
 
 impl Client {
     /// Returns the client for a remote address. A /64 counts as one IPv6 client, because a host can use any address of it.
-    pub fn remote(ip: IpAddr) -> Client {
+    pub(super) fn remote(ip: IpAddr) -> Client {
         Client::Remote(match ip.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
             ip => ip,
@@ -45,7 +45,7 @@ impl Client {
 
 /// The connections in service. Dropping this ends them.
 #[derive(Debug, Default)]
-pub struct Connections {
+pub(super) struct Connections {
     tasks: JoinSet<()>,
     /// Oldest first.
     open: Vec<Open>,
@@ -61,7 +61,7 @@ struct Open {
 impl Connections {
     /// Serves a connection. Returns true if it replaced a young one: clients connect faster than they can be served, and
     /// the caller should accept more slowly.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         client: Client,
         connection: impl Future<Output = ()> + Send + 'static,

@@ -9,10 +9,10 @@ use text::escape;
 use crate::status::{ConditionKind, MulticastStatus, PeerCounts, RouteMode, Status, UdpStatus};
 
 /// Content type with the version of the format.
-pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Formats all metrics.
-pub fn page(status: &Status) -> String {
+pub(super) fn page(status: &Status) -> String {
     let mut page = Page::default();
     agent(&mut page, status);
     network(&mut page, status);

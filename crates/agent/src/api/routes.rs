@@ -28,14 +28,14 @@ const INDEX: &str = "\
 ";
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub(super) struct Answer {
     pub status: StatusCode,
     pub kind: &'static str,
     pub body: String,
 }
 
 /// Returns the response to a request.
-pub fn answer(method: &Method, path: &str, hub: &StatusHub) -> Answer {
+pub(super) fn answer(method: &Method, path: &str, hub: &StatusHub) -> Answer {
     if method != Method::GET && method != Method::HEAD {
         let body = format!("{method} is not allowed, use GET or HEAD\n");
         return Answer { status: StatusCode::METHOD_NOT_ALLOWED, kind: TEXT, body };
@@ -52,7 +52,7 @@ pub fn answer(method: &Method, path: &str, hub: &StatusHub) -> Answer {
 }
 
 /// Whether a page grows with the number of peers.
-pub fn is_large(path: &str) -> bool {
+pub(super) fn is_large(path: &str) -> bool {
     matches!(path, "/metrics" | "/status" | "/peers")
 }
 
@@ -94,7 +94,7 @@ fn json(value: &impl Serialize) -> Answer {
 
 impl Answer {
     /// The response to a request for addresses.
-    pub fn of_pools(answer: crate::pools::api::Answer) -> Answer {
+    pub(super) fn of_pools(answer: crate::pools::api::Answer) -> Answer {
         match answer {
             Ok(body) => Answer { status: StatusCode::OK, kind: JSON, body },
             Err(failure) => {
@@ -110,18 +110,18 @@ impl Answer {
     }
 
     /// Status 400.
-    pub fn bad_request(reason: &str) -> Answer {
+    pub(super) fn bad_request(reason: &str) -> Answer {
         let body = text([reason.to_owned()].into_iter());
         Answer { status: StatusCode::BAD_REQUEST, kind: TEXT, body }
     }
 
     /// Status 503 with a line for each reason.
-    pub fn unavailable(reasons: &[String]) -> Answer {
+    pub(super) fn unavailable(reasons: &[String]) -> Answer {
         let body = text(reasons.iter().cloned());
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, kind: TEXT, body }
     }
 
-    pub fn into_response(self) -> Response<Full<Bytes>> {
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(Bytes::from(self.body)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

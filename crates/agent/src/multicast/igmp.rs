@@ -8,13 +8,13 @@ use kernel::MacAddr;
 
 /// A pod joins or leaves a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub(super) struct Report {
     pub group: IpAddr,
     pub change: Change,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     Joins,
     Leaves,
     /// Leaves. Other members may have suppressed their reports because of this pod's.
@@ -32,7 +32,7 @@ const MLD_V1_DONE: u8 = 132; // linux/icmpv6.h
 const MLD_V2_REPORT: u8 = 143; // linux/icmpv6.h
 
 /// Parses the reports of an IGMP message.
-pub fn parse_igmp(message: &[u8]) -> Vec<Report> {
+pub(super) fn parse_igmp(message: &[u8]) -> Vec<Report> {
     let Some(header) = message.first_chunk::<8>() else { return Vec::new() };
     let group = IpAddr::from([header[4], header[5], header[6], header[7]]);
     match header[0] {
@@ -44,7 +44,7 @@ pub fn parse_igmp(message: &[u8]) -> Vec<Report> {
 }
 
 /// Parses the reports of an MLD message, which is an ICMPv6 message.
-pub fn parse_mld(message: &[u8]) -> Vec<Report> {
+pub(super) fn parse_mld(message: &[u8]) -> Vec<Report> {
     let group = || message.get(8..24)?.first_chunk::<16>().copied().map(IpAddr::from);
     match message.first() {
         Some(&MLD_V1_REPORT) => group().map_or_else(Vec::new, |group| one(group, Change::Joins)),
@@ -97,7 +97,7 @@ fn change(kind: u8, sources: usize) -> Option<Change> {
 
 /// Builds a query for all IPv4 groups. Returns the destination MAC address and the packet. The source address is 0.0.0.0,
 /// as in queries of snooping switches, so that real queriers do not stop their own queries.
-pub fn igmp_query() -> (MacAddr, Vec<u8>) {
+pub(super) fn igmp_query() -> (MacAddr, Vec<u8>) {
     // Maximum response time 1 s, robustness 2, query interval 125 s.
     let mut message = [IGMP_QUERY, 10, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0];
     let sum = checksum(&message, 0);
@@ -113,7 +113,7 @@ pub fn igmp_query() -> (MacAddr, Vec<u8>) {
 
 /// Builds a query for all IPv6 groups. Hosts answer only queries from a link-local address, which is derived from the
 /// bridge's MAC address.
-pub fn mld_query(bridge: MacAddr) -> (MacAddr, Vec<u8>) {
+pub(super) fn mld_query(bridge: MacAddr) -> (MacAddr, Vec<u8>) {
     let source = link_local(bridge).octets();
     let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets();
     let mut message = vec![MLD_QUERY, 0, 0, 0, 0x03, 0xe8, 0, 0];

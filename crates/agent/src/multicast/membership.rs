@@ -9,7 +9,7 @@ use super::igmp::{Change, Report};
 use super::packet::is_forwarded;
 
 /// Interval between queries (RFC 3376, 8.2).
-pub const QUERY_INTERVAL: Duration = Duration::from_secs(125);
+pub(super) const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 /// Lifetime of a report: two queries and the time for an answer (RFC 3376, 8.4).
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(260);
 /// Time for other members to report after one has left the group.
@@ -19,7 +19,7 @@ const MAX_GROUPS: usize = 10_000;
 
 /// The members of each group.
 #[derive(Debug, Default)]
-pub struct Membership {
+pub(super) struct Membership {
     /// Expiry of the membership of each pod, by group and pod.
     groups: HashMap<IpAddr, HashMap<IpAddr, Instant>>,
     /// No membership expires before this time.
@@ -28,7 +28,7 @@ pub struct Membership {
 
 /// The effect of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Effect {
+pub(super) struct Effect {
     /// Whether a group was added or removed.
     pub has_changed: bool,
     /// Whether the remaining members must be queried.
@@ -37,7 +37,7 @@ pub struct Effect {
 
 impl Membership {
     /// Applies a report of a pod.
-    pub fn apply(&mut self, pod: IpAddr, report: Report, now: Instant) -> Effect {
+    pub(super) fn apply(&mut self, pod: IpAddr, report: Report, now: Instant) -> Effect {
         let Report { group, change } = report;
         let none = Effect { has_changed: false, must_query: false };
         if !is_forwarded(group) {
@@ -80,7 +80,7 @@ impl Membership {
     }
 
     /// Removes expired memberships. Returns whether a group was removed.
-    pub fn expire(&mut self, now: Instant) -> bool {
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
         if self.next_expiry.is_none_or(|next| next > now) {
             return false;
         }
@@ -93,25 +93,25 @@ impl Membership {
         self.groups.len() != before
     }
 
-    pub fn has(&self, group: IpAddr) -> bool {
+    pub(super) fn has(&self, group: IpAddr) -> bool {
         self.groups.contains_key(&group) || self.is_full()
     }
 
     /// Whether there are too many groups to list.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.groups.len() >= MAX_GROUPS
     }
 
-    pub fn groups(&self) -> BTreeSet<IpAddr> {
+    pub(super) fn groups(&self) -> BTreeSet<IpAddr> {
         self.groups.keys().copied().collect()
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.groups.len()
     }
 
     /// When [`Self::expire`] has work to do next.
-    pub fn next_expiry(&self) -> Option<Instant> {
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.next_expiry
     }
 }

@@ -20,7 +20,7 @@ const LISTENERS: [u8; 4] = [130, 131, 132, 143];
 
 /// A packet to more than one receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
+pub(super) struct Packet {
     pub source: IpAddr,
     pub to: Destination,
     pub content: Content,
@@ -28,7 +28,7 @@ pub struct Packet {
 
 /// The receivers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Destination {
+pub(super) enum Destination {
     /// All hosts of the link: broadcast, subnet broadcast, all-hosts and all-nodes.
     All(IpAddr),
     /// Members of a group.
@@ -37,7 +37,7 @@ pub enum Destination {
 
 /// The content of a packet, as far as it matters for forwarding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub(super) enum Content {
     /// Any content that may be forwarded.
     Any,
     /// Reports of group memberships.
@@ -49,7 +49,7 @@ pub enum Content {
 impl Packet {
     /// Parses a packet on the link of this subnet. Returns `None` if the packet is malformed or has a unicast
     /// destination.
-    pub fn parse(bytes: &[u8], subnet: Option<IpNet>) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8], subnet: Option<IpNet>) -> Option<Self> {
         let ip = Ip::parse(bytes)?;
         let content = match ip.protocol {
             IGMP => Content::Reports(igmp::parse_igmp(ip.payload(bytes))),
@@ -66,7 +66,7 @@ impl Packet {
     }
 
     /// Whether a packet of a link with these subnets is forwarded.
-    pub fn is_forwarded(&self, subnets: &[IpNet]) -> bool {
+    pub(super) fn is_forwarded(&self, subnets: &[IpNet]) -> bool {
         let is_of_link = subnets.iter().any(|subnet| subnet.contains(&self.source));
         // A link-local source is fine for a link-local group.
         let is_link_local = matches!((self.source, self.to),
@@ -85,7 +85,7 @@ impl Destination {
     }
 
     /// The destination MAC address of a frame.
-    pub fn mac(self) -> MacAddr {
+    pub(super) fn mac(self) -> MacAddr {
         match self {
             Self::All(IpAddr::V4(_)) => kernel::socket::packet::BROADCAST,
             Self::Group(IpAddr::V4(group)) => {
@@ -102,7 +102,7 @@ impl Destination {
 
 /// Whether a group is forwarded between nodes. Groups of link-local protocols are not, except those for service
 /// discovery.
-pub fn is_forwarded(group: IpAddr) -> bool {
+pub(super) fn is_forwarded(group: IpAddr) -> bool {
     const MDNS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
     const LLMNR: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 252);
     const MDNS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb);
@@ -141,7 +141,7 @@ fn destination(address: IpAddr, subnet: Option<IpNet>) -> Option<Destination> {
 }
 
 /// Replaces the broadcast address of the sender's subnet by that of the receiver's subnet. Other packets do not change.
-pub fn translate(bytes: &mut [u8], from: Option<IpNet>, to: Option<IpNet>) {
+pub(super) fn translate(bytes: &mut [u8], from: Option<IpNet>, to: Option<IpNet>) {
     let (Some(ip), Some(from), Some(to)) = (Ip::parse(bytes), from, to) else { return };
     let (IpAddr::V4(old), IpAddr::V4(new)) = (from.broadcast(), to.broadcast()) else { return };
     if ip.destination != IpAddr::V4(old) || from.prefix_len() >= 31 {
@@ -239,7 +239,7 @@ impl Ip {
 }
 
 /// Returns the family of a packet.
-pub fn family(bytes: &[u8]) -> Option<Family> {
+pub(super) fn family(bytes: &[u8]) -> Option<Family> {
     match bytes.first()? >> 4 {
         4 => Some(Family::V4),
         6 => Some(Family::V6),

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 /// UDP port of the agents.
 pub const PORT: u16 = 8287;
 /// Length of the header.
-pub const HEADER: usize = 24;
+pub(super) const HEADER: usize = 24;
 
 const MAGIC: [u8; 4] = *b"PWMC";
 const VERSION: u8 = 1;
@@ -29,7 +29,7 @@ const ALL_GROUPS: u8 = 2;
 
 /// The content of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message<'a> {
+pub(super) enum Message<'a> {
     /// A packet of a pod.
     Packet(&'a [u8]),
     /// The sender's groups.
@@ -40,7 +40,7 @@ pub enum Message<'a> {
 
 /// The packets that the pods of a node are to receive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Interest {
+pub(super) struct Interest {
     /// Whether there are pods. They receive all broadcasts.
     pub has_pods: bool,
     /// Whether the node receives all groups, because it has too many to list.
@@ -49,13 +49,13 @@ pub struct Interest {
 }
 
 impl Interest {
-    pub fn includes(&self, group: IpAddr) -> bool {
+    pub(super) fn includes(&self, group: IpAddr) -> bool {
         self.has_pods && (self.all || self.groups.contains(&group))
     }
 }
 
 /// Encodes a datagram of the node with this subnet.
-pub fn encode(subnet: IpNet, message: &Message<'_>) -> Vec<u8> {
+pub(super) fn encode(subnet: IpNet, message: &Message<'_>) -> Vec<u8> {
     let kind = match message {
         Message::Packet(_) => PACKET,
         Message::Interest(_) => INTEREST,
@@ -99,7 +99,7 @@ fn put(bytes: &mut Vec<u8>, address: IpAddr) {
 }
 
 /// Decodes a datagram into the sender's subnet and the message. Returns `None` for anything else.
-pub fn decode(bytes: &[u8]) -> Option<(IpNet, Message<'_>)> {
+pub(super) fn decode(bytes: &[u8]) -> Option<(IpNet, Message<'_>)> {
     let (header, body) = bytes.split_first_chunk::<HEADER>()?;
     if header[..4] != MAGIC || header[4] != VERSION {
         return None;

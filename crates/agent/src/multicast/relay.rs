@@ -46,7 +46,7 @@ pub(crate) fn gateway(subnet: IpNet) -> Option<IpAddr> {
 
 /// State of this node and its peers.
 #[derive(Debug)]
-pub struct Relay {
+pub(super) struct Relay {
     subnets: Vec<IpNet>,
     members: Membership,
     has_bridge: bool,
@@ -68,7 +68,7 @@ struct Known {
 
 /// The consequence of a packet from a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FromPod {
+pub(super) enum FromPod {
     Nothing,
     /// Send this datagram to all of these addresses.
     Send {
@@ -84,7 +84,7 @@ pub enum FromPod {
 
 /// The consequence of a datagram from another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FromPeer {
+pub(super) enum FromPeer {
     Nothing,
     /// Deliver this packet to the pods.
     Deliver {
@@ -98,7 +98,7 @@ pub enum FromPeer {
 
 impl Relay {
     /// Creates the relay of a node with these subnets.
-    pub fn new(subnets: Vec<IpNet>, now: Instant) -> Self {
+    pub(super) fn new(subnets: Vec<IpNet>, now: Instant) -> Self {
         Self {
             subnets,
             members: Membership::default(),
@@ -111,7 +111,7 @@ impl Relay {
     }
 
     /// Adds or replaces a peer. Returns the address of its agent if the peer is new or has changed.
-    pub fn set_peer(&mut self, peer: Peer) -> Option<IpAddr> {
+    pub(super) fn set_peer(&mut self, peer: Peer) -> Option<IpAddr> {
         if self.peers.get(&peer.name).is_some_and(|known| known.peer == peer) {
             return None;
         }
@@ -126,7 +126,7 @@ impl Relay {
     }
 
     /// Removes a peer. The cost does not depend on the number of peers.
-    pub fn remove_peer(&mut self, name: &str) {
+    pub(super) fn remove_peer(&mut self, name: &str) {
         let Some(known) = self.peers.remove(name) else { return };
         for subnet in &known.peer.subnets {
             // Another peer may have claimed the subnet since.
@@ -137,25 +137,25 @@ impl Relay {
     }
 
     /// Removes all peers except these.
-    pub fn retain_peers(&mut self, peers: &[Peer]) {
+    pub(super) fn retain_peers(&mut self, peers: &[Peer]) {
         let retained: HashSet<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
         self.peers.retain(|name, _| retained.contains(name.as_str()));
         self.by_subnet.retain(|_, owner| retained.contains(owner.as_str()));
     }
 
     /// Returns the addresses of all peers' agents.
-    pub fn addresses(&self) -> Vec<IpAddr> {
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.peers.values().filter_map(|known| known.address).collect()
     }
 
     /// Sets whether the node has a pod bridge, and forgets all memberships.
-    pub fn set_bridge(&mut self, has_bridge: bool) {
+    pub(super) fn set_bridge(&mut self, has_bridge: bool) {
         self.has_bridge = has_bridge;
         self.members = Membership::default();
     }
 
     /// Encodes the announcement of this node's groups.
-    pub fn announcement(&self) -> Option<Vec<u8>> {
+    pub(super) fn announcement(&self) -> Option<Vec<u8>> {
         let interest = Interest {
             has_pods: self.has_bridge,
             all: self.members.is_full(),
@@ -165,27 +165,27 @@ impl Relay {
     }
 
     /// Encodes the query for a peer's groups.
-    pub fn query(&self) -> Option<Vec<u8>> {
+    pub(super) fn query(&self) -> Option<Vec<u8>> {
         Some(protocol::encode(*self.subnets.first()?, &Message::Query))
     }
 
     /// Removes expired memberships. Returns whether the node's groups have changed.
-    pub fn expire(&mut self, now: Instant) -> bool {
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
         self.members.expire(now)
     }
 
     /// When the next membership may expire.
-    pub fn next_expiry(&self) -> Option<Instant> {
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.members.next_expiry()
     }
 
     /// Number of groups that local pods have joined.
-    pub fn groups(&self) -> usize {
+    pub(super) fn groups(&self) -> usize {
         self.members.len()
     }
 
     /// Handles a packet of a pod.
-    pub fn handle_pod_packet(
+    pub(super) fn handle_pod_packet(
         &mut self,
         bytes: &[u8],
         now: Instant,
@@ -227,7 +227,7 @@ impl Relay {
     }
 
     /// Handles a datagram of another node.
-    pub fn handle_datagram(
+    pub(super) fn handle_datagram(
         &mut self,
         from: IpAddr,
         datagram: &[u8],

@@ -26,7 +26,7 @@ const LIKELY: [u32; 16] = [
 
 /// A packet to send. The size includes the IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
+pub(super) enum Probe {
     /// An echo request that agents recognize. An agent that gave up on this node then checks it again.
     Hello { size: u32 },
     /// An echo request.
@@ -37,7 +37,7 @@ pub enum Probe {
 
 /// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// The peer answered with an echo or with "port unreachable".
     Answered,
     /// A router reported that the packet is too large, perhaps with its MTU.
@@ -48,7 +48,7 @@ pub enum Outcome {
 
 /// Whether checksums that are left to the device arrive intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChecksumResult {
+pub(super) enum ChecksumResult {
     Right,
     Wrong,
     /// The peer answers no datagrams.
@@ -57,21 +57,21 @@ pub enum ChecksumResult {
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finding {
+pub(super) enum Finding {
     Unreachable,
     Reachable { path_mtu: u32, sums: ChecksumResult },
 }
 
 /// The next action of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     Send(Probe),
     Done(Finding),
 }
 
 /// The result of the previous check of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerReachability {
+pub(super) enum PeerReachability {
     Unknown,
     Reachable,
     Unreachable,
@@ -79,7 +79,7 @@ pub enum PeerReachability {
 
 /// A check in progress.
 #[derive(Debug, Clone)]
-pub struct Check {
+pub(super) struct Check {
     /// The pods' MTU.
     full: u32,
     /// Size that fits every path.
@@ -129,7 +129,12 @@ struct Search {
 impl Check {
     /// Creates a check with packets of `full` bytes, to which a tunnel adds `overhead`. Packets of `small` bytes are
     /// assumed to pass.
-    pub fn new(full: u32, small: u32, overhead: u32, reachability: PeerReachability) -> Self {
+    pub(super) fn new(
+        full: u32,
+        small: u32,
+        overhead: u32,
+        reachability: PeerReachability,
+    ) -> Self {
         let stage = match reachability {
             PeerReachability::Reachable => Stage::Full { is_alive: false },
             PeerReachability::Unknown | PeerReachability::Unreachable => Stage::Hello,
@@ -138,14 +143,14 @@ impl Check {
     }
 
     /// Creates a check of checksums only, with packets of a size that is known to pass.
-    pub fn of_sums(size: u32) -> Self {
+    pub(super) fn of_sums(size: u32) -> Self {
         let reachability = PeerReachability::Reachable;
         let stage = checksums(size);
         Self { full: size, small: size, overhead: 0, reachability, stage, tries: 0 }
     }
 
     /// Returns the next action.
-    pub fn step(&self) -> Step {
+    pub(super) fn step(&self) -> Step {
         let probe = match self.stage {
             Stage::Done(finding) => return Step::Done(finding),
             Stage::Hello => Probe::Hello { size: self.small },
@@ -160,7 +165,7 @@ impl Check {
     }
 
     /// Takes the outcome of the probe that [`Self::step`] returned.
-    pub fn learn(&mut self, outcome: Outcome) {
+    pub(super) fn learn(&mut self, outcome: Outcome) {
         self.tries += 1;
         if outcome == Outcome::Silent && self.tries < self.tries_allowed() {
             return;

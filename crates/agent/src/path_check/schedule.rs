@@ -36,7 +36,7 @@ impl Default for ProbeIntervals {
 
 /// The time of the next check of each peer.
 #[derive(Debug)]
-pub struct Schedule<K> {
+pub(super) struct Schedule<K> {
     intervals: ProbeIntervals,
     due: BTreeSet<(Rank, Instant, K)>,
     peers: HashMap<K, Turn>,
@@ -63,25 +63,25 @@ struct Turn {
 }
 
 impl<K: Clone + Ord + Hash> Schedule<K> {
-    pub fn new(intervals: ProbeIntervals, now: Instant) -> Self {
+    pub(super) fn new(intervals: ProbeIntervals, now: Instant) -> Self {
         Self { intervals, due: BTreeSet::new(), peers: HashMap::new(), round: now, started: 0 }
     }
 
     /// Adds a peer, or starts it over. Its first check starts at `from` or as soon as the limit allows.
-    pub fn add(&mut self, key: K, from: Instant) {
+    pub(super) fn add(&mut self, key: K, from: Instant) {
         self.remove(&key);
         self.due.insert((Rank::Now, from, key.clone()));
         self.peers.insert(key, Turn { at: Some((Rank::Now, from)), misses: 0 });
     }
 
-    pub fn remove(&mut self, key: &K) {
+    pub(super) fn remove(&mut self, key: &K) {
         if let Some((rank, at)) = self.peers.remove(key).and_then(|turn| turn.at) {
             self.due.remove(&(rank, at, key.clone()));
         }
     }
 
     /// Checks a peer as soon as possible, and resets the delay between its retries.
-    pub fn hurry(&mut self, key: &K, now: Instant) {
+    pub(super) fn hurry(&mut self, key: &K, now: Instant) {
         let Some(turn) = self.peers.get_mut(key) else { return };
         turn.misses = 0;
         if let Some((rank, at)) = turn.at {
@@ -91,7 +91,7 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
     }
 
     /// Takes the next peer whose check may start now.
-    pub fn take(&mut self, now: Instant) -> Option<K> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<K> {
         if self.next()? > now {
             return None;
         }
@@ -106,7 +106,7 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
     }
 
     /// When the next check may start.
-    pub fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         let (_, at, _) = self.due.first()?;
         let is_full = self.started >= self.intervals.per_round;
         Some(if is_full { (*at).max(self.round + self.intervals.round) } else { *at })
@@ -114,7 +114,7 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
 
     /// Schedules the next check after one has ended. `jitter` is a random number between 0 and 1, so that peers do
     /// not stay in step.
-    pub fn done(&mut self, key: &K, is_reachable: bool, jitter: f64, now: Instant) {
+    pub(super) fn done(&mut self, key: &K, is_reachable: bool, jitter: f64, now: Instant) {
         let Some(turn) = self.peers.get_mut(key) else { return };
         let wait = if is_reachable {
             turn.misses = 0;

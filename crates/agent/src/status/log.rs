@@ -52,20 +52,20 @@ impl Line {
 
 /// Logs changes of the status since the time of its creation. It must be created before the first report.
 #[derive(Debug)]
-pub struct StatusLog {
+pub(crate) struct StatusLog {
     hub: StatusHub,
     changes: Changes,
     logged: Logged,
 }
 
 impl StatusLog {
-    pub fn new(hub: &StatusHub) -> StatusLog {
+    pub(crate) fn new(hub: &StatusHub) -> StatusLog {
         let (changes, logged) = (hub.changes(), Logged::of(&hub.summary()));
         StatusLog { hub: hub.clone(), changes, logged }
     }
 
     /// Logs changes until it is dropped.
-    pub async fn run(&mut self, heartbeat: &Heartbeat) {
+    pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) {
         heartbeat.beat();
         loop {
             tokio::select! {

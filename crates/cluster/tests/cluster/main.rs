@@ -3,6 +3,7 @@
 //! made with it.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![expect(unreachable_pub, reason = "a test program has no users")]
 
 mod access;
 mod certificates;

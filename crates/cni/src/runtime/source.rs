@@ -19,7 +19,7 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     /// Parses the text, which must be a JSON object.
-    pub fn object(&self) -> Result<Map<String, Value>, Error> {
+    pub(super) fn object(&self) -> Result<Map<String, Value>, Error> {
         serde_json::from_slice(self.bytes).map_err(|cause| {
             let text = cause.to_string();
             let problem = text.rsplit_once(" at line ").map_or(&*text, |(problem, _)| problem);
@@ -29,7 +29,7 @@ impl Source<'_> {
     }
 
     /// Creates an error about an invalid value.
-    pub fn invalid(&self, problem: &DecodeError) -> Error {
+    pub(super) fn invalid(&self, problem: &DecodeError) -> Error {
         let position = self.locate(&problem.path);
         self.error(Code::INVALID_CONFIG, position, &problem.to_string())
     }

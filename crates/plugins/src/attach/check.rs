@@ -12,7 +12,7 @@ use crate::attach::netns;
 use crate::error::Context;
 
 /// The container's interface in a result.
-pub fn container_interface<'a>(
+pub(crate) fn container_interface<'a>(
     result: &'a CniResult,
     request: &Request,
 ) -> Result<&'a Interface, Error> {
@@ -32,7 +32,7 @@ pub fn container_interface<'a>(
 }
 
 /// The interface must exist, have this kind, and have the MAC address of the result.
-pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link, Error> {
+pub(crate) fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link, Error> {
     let link = any_interface(nl, interface)?;
     if link.is_kind(kind) {
         return Ok(link);
@@ -46,7 +46,7 @@ pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link
 }
 
 /// As [`interface`], for an interface of any kind.
-pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error> {
+pub(crate) fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error> {
     let name = &interface.name;
     let ifname = name.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(cni::Code::INVALID_CONFIG, "prevResult", &cause)
@@ -70,7 +70,7 @@ pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error>
 
 /// The MTU must be as configured, unless a later plugin of the list has changed it. Since version
 /// 1.1.0 such a plugin reports the MTU in the result; in older versions any MTU is accepted.
-pub fn mtu(
+pub(crate) fn mtu(
     link: &Link,
     interface: &Interface,
     configured: Option<u32>,
@@ -88,7 +88,7 @@ pub fn mtu(
 }
 
 /// Each of these addresses must be on the interface, with a route to its network.
-pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), Error> {
+pub(crate) fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), Error> {
     let found = addr::list(pod, Some(index)).context("list addresses")?;
     let routes = all_routes(pod)?;
     for ip in ips {
@@ -110,7 +110,7 @@ pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), 
 }
 
 /// Each of these routes must exist, with its gateway if it has one.
-pub fn routes(pod: &Netlink, expected: &[cni::Route]) -> Result<(), Error> {
+pub(crate) fn routes(pod: &Netlink, expected: &[cni::Route]) -> Result<(), Error> {
     let routes = all_routes(pod)?;
     for wanted in expected {
         let is_match = |route: &route::Route| {

@@ -20,7 +20,7 @@ use crate::error::Context;
 
 /// The parsed configuration of the container's interface.
 #[derive(Debug, Clone)]
-pub struct ContainerLink {
+pub(crate) struct ContainerLink {
     pub kind: Kind<'static>,
     pub master: Master,
     /// The master is in the container's namespace and not on the host.
@@ -37,7 +37,7 @@ pub struct ContainerLink {
 
 /// The source of the interface's MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mac {
+pub(crate) enum Mac {
     /// This address, or a random one.
     Own(Option<MacAddr>),
     /// The kernel copies the master's address.
@@ -46,7 +46,7 @@ pub enum Mac {
 
 /// The interface below the container's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Master {
+pub(crate) enum Master {
     /// The interface has no master.
     None,
     Named(IfName),
@@ -69,7 +69,7 @@ struct ContainerLinkConf {
 impl ContainerLink {
     /// Parses the keys that the plugins share. The default `master` is the interface of the default
     /// route.
-    pub fn parse(request: &Request, kind: Kind<'static>, mac: Mac) -> Result<Self, Error> {
+    pub(crate) fn parse(request: &Request, kind: Kind<'static>, mac: Mac) -> Result<Self, Error> {
         let conf: ContainerLinkConf = request.conf()?;
         let master = Master::parse(&conf.master)?;
         let mtu = u32::try_from(conf.mtu).map_err(|_| {
@@ -122,7 +122,7 @@ fn invalid_mtu(mtu: i64, master: Option<&Link>) -> Error {
 
 impl Master {
     /// Parses the key `master`.
-    pub fn parse(master: &str) -> Result<Master, Error> {
+    pub(crate) fn parse(master: &str) -> Result<Master, Error> {
         if master.is_empty() {
             return Ok(Master::OfDefaultRoute);
         }
@@ -179,7 +179,7 @@ fn is_default(route: &Route) -> bool {
 
 /// ADD. The interface comes first: dhcp works through it, and creating it proves that this is not a
 /// second ADD before an address is requested.
-pub fn add(request: &Request, desired: &ContainerLink) -> Result<CniResult, Error> {
+pub(crate) fn add(request: &Request, desired: &ContainerLink) -> Result<CniResult, Error> {
     let ipam_needs_interface = desired.prev_result.is_none() && ipam::needs_interface(request)?;
     if ipam_needs_interface {
         ipam::check_available(request)?;
@@ -303,7 +303,7 @@ fn rollback(ns: &Netns, name: IfName) {
 /// DEL needs neither the master nor the previous result; without the namespace there is nothing to
 /// remove. Addresses are released after the interface is gone, except that dhcp needs the
 /// interface.
-pub fn del(request: &Request, kind: &str) -> Result<(), Error> {
+pub(crate) fn del(request: &Request, kind: &str) -> Result<(), Error> {
     ipam::del_with_interface(request, || remove(request, kind))
 }
 
@@ -324,7 +324,7 @@ fn remove(request: &Request, kind: &str) -> Result<(), Error> {
 }
 
 /// GC. The kernel removes interfaces with their namespace, so only addresses can be stale.
-pub fn gc(request: &Request) -> Result<(), Error> {
+pub(crate) fn gc(request: &Request) -> Result<(), Error> {
     match request.valid_attachments()? {
         Some(_) => ipam::gc(request),
         None => Ok(()),
@@ -332,7 +332,7 @@ pub fn gc(request: &Request) -> Result<(), Error> {
 }
 
 /// STATUS.
-pub fn status(request: &Request, desired: &ContainerLink) -> Result<(), Error> {
+pub(crate) fn status(request: &Request, desired: &ContainerLink) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let kind = desired.kind.name();
     if !link::is_supported(&host, kind).context("ask the kernel for its features")? {
@@ -361,7 +361,7 @@ fn check_master_usable(desired: &ContainerLink, host: &Netlink) -> Result<(), Er
 }
 
 /// CHECK.
-pub fn check(request: &Request, desired: &ContainerLink) -> Result<(), Error> {
+pub(crate) fn check(request: &Request, desired: &ContainerLink) -> Result<(), Error> {
     ipam::check(request)?;
     let result = request.required_prev_result()?;
     let ns = netns::open(request)?;
@@ -441,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn master_parse() {
+    fn master_is_parsed() {
         assert_eq!(Master::parse(""), Ok(Master::OfDefaultRoute));
         let named = Master::Named("eth0.5".parse().expect("a name"));
         assert_eq!(Master::parse("eth0.5"), Ok(named));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// in the Go plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct DnsConf {
+pub(crate) struct DnsConf {
     nameservers: Option<Vec<String>>,
     domain: String,
     search: Option<Vec<String>>,
@@ -22,7 +22,7 @@ impl DnsConf {
     }
 
     /// Replaces the DNS settings of a result if any field is set.
-    pub fn override_in(&self, result: &mut CniResult) {
+    pub(crate) fn override_in(&self, result: &mut CniResult) {
         if !self.is_set() {
             return;
         }

@@ -18,7 +18,7 @@ const IPV6_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Duplicate address detection for IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dad {
+pub(crate) enum Dad {
     /// Off: IPAM assigns each address once.
     Skip,
     /// On, and ADD waits for the result.
@@ -28,7 +28,7 @@ pub enum Dad {
 /// When the interface announces its addresses by gratuitous ARP and neighbour advertisements. On a
 /// bridge these go to every other container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArpAnnounce {
+pub(crate) enum ArpAnnounce {
     /// Now, and each time the interface comes up again.
     Now,
     /// Only when the interface comes up again. For a MAC address that is derived from the IP
@@ -39,14 +39,14 @@ pub enum ArpAnnounce {
 
 /// How addresses are added to an interface.
 #[derive(Debug, Clone, Copy)]
-pub struct AddressOptions {
+pub(crate) struct AddressOptions {
     pub addresses: AddrOptions,
     pub dad: Dad,
     pub announce: ArpAnnounce,
 }
 
 /// The container's interface as an entry of a result.
-pub fn to_result_interface(request: &Request, mac: Option<MacAddr>) -> Interface {
+pub(crate) fn to_result_interface(request: &Request, mac: Option<MacAddr>) -> Interface {
     Interface {
         name: request.ifname.clone(),
         mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -99,13 +99,13 @@ fn has_ipv6(ips: &[IpConfig]) -> bool {
 }
 
 /// Finds an interface; an error if it does not exist.
-pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
+pub(crate) fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
     or_missing(link::by_name(pod, ifname), ifname)
 }
 
 /// As [`find`], over a socket on the host. The host has a numeric ID for a namespace that it shares
 /// a veth pair with; a query by ID is faster than entering the namespace.
-pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Error> {
+pub(crate) fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Error> {
     let number = netns::id_of(host, ns).context("look for the container's interface")?;
     match number {
         Some(number) => or_missing(link::by_name_in(host, number, ifname), ifname),
@@ -121,7 +121,7 @@ fn or_missing(found: kernel::Result<Option<Link>>, ifname: IfName) -> Result<Lin
 }
 
 /// Brings up an interface without addresses, so that DHCP can use it.
-pub fn bring_up(ns: &Netns, ifname: IfName, dad: Dad) -> Result<(), Error> {
+pub(crate) fn bring_up(ns: &Netns, ifname: IfName, dad: Dad) -> Result<(), Error> {
     let doing = "bring the container's interface up";
     let accept_dad = format!("net/ipv6/conf/{ifname}/accept_dad");
     let inside = ns.enter(|| {
@@ -141,7 +141,7 @@ pub fn bring_up(ns: &Netns, ifname: IfName, dad: Dad) -> Result<(), Error> {
 }
 
 /// Adds the addresses, brings the interface up and adds the routes.
-pub fn configure(
+pub(crate) fn configure(
     ns: &Netns,
     ifname: IfName,
     ips: &[IpConfig],
@@ -154,14 +154,14 @@ pub fn configure(
 
 /// The container's interface after its addresses were added and it was brought up.
 #[derive(Debug)]
-pub struct ConfiguredInterface {
+pub(crate) struct ConfiguredInterface {
     inside: Netlink,
     name: IfName,
     pub index: IfIndex,
 }
 
 impl ConfiguredInterface {
-    pub fn add_routes(&self, routes: &[Route]) -> Result<(), Error> {
+    pub(crate) fn add_routes(&self, routes: &[Route]) -> Result<(), Error> {
         let added = self.inside.apply(routes.iter().map(route::create));
         added.map_err(|error| {
             let error = error::with_ifname(error, self.index, self.name);
@@ -176,7 +176,7 @@ impl ConfiguredInterface {
         })
     }
 
-    pub fn remove_routes(&self, routes: &[Route]) -> Result<(), Error> {
+    pub(crate) fn remove_routes(&self, routes: &[Route]) -> Result<(), Error> {
         let removed = self.inside.apply(routes.iter().map(route::remove));
         removed.map_err(|error| {
             error::because(CONFIGURING, &error::with_ifname(error, self.index, self.name))
@@ -189,7 +189,7 @@ const CONFIGURING: &str = "configure the container's interface";
 /// The first half of [`configure`]. After that the kernel processes the new carrier in the
 /// background and holds the RTNL lock meanwhile. Adding routes waits for the lock, so callers do
 /// other work in between.
-pub fn add_addresses(
+pub(crate) fn add_addresses(
     ns: &Netns,
     ifname: IfName,
     ips: &[IpConfig],
@@ -218,7 +218,7 @@ pub fn add_addresses(
 
 /// Converts the routes of a result. A route without a gateway uses the first gateway of its family.
 /// If there is none, or the route has link scope, it goes straight out of the interface.
-pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Route> {
+pub(crate) fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Route> {
     let convert = |route: &cni::Route| {
         let same_family = |ip: &IpAddr| ip.is_ipv4() == route.dst.addr().is_ipv4();
         let first = ips.iter().filter_map(|ip| ip.gateway).find(|gateway| same_family(gateway));
@@ -244,7 +244,7 @@ pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Ro
 /// neighbour solicitation that arrives before is lost, and the neighbour retries only after a
 /// second. Without a carrier there is nothing to wait for: the kernel finishes when the carrier
 /// appears.
-pub fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
+pub(crate) fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
     let doing = "wait for the container's IPv6 addresses";
     let found = addr::list(pod, Some(index)).context(doing)?;
     if found.iter().all(|address| address.flags & addr::IFA_F_TENTATIVE == 0) {

@@ -22,13 +22,13 @@ fn ipam_type<'a>(request: &'a Request) -> Result<Option<&'a str>, Error> {
 /// Whether the IPAM plugin works through the container's interface, as dhcp does. The interface
 /// must be up and connected before [`add_after_link`], and must exist until [`del`] and [`gc`] have
 /// returned.
-pub fn needs_interface(request: &Request) -> Result<bool, Error> {
+pub(crate) fn needs_interface(request: &Request) -> Result<bool, Error> {
     Ok(ipam_type(request)? == Some("dhcp"))
 }
 
 /// Fails early if [`add_after_link`] would fail anyway: invalid configuration, no dhcp daemon. Only
 /// for plugins of this program; an external plugin is started once, by the ADD itself.
-pub fn check_available(request: &Request) -> Result<(), Error> {
+pub(crate) fn check_available(request: &Request) -> Result<(), Error> {
     let kind = ipam_type(request)?.unwrap_or_default();
     let Target::Function(plugin) = delegate::find(request.host, kind, &request.path)? else {
         return Ok(());
@@ -40,7 +40,7 @@ pub fn check_available(request: &Request) -> Result<(), Error> {
 }
 
 /// Refuses an IPAM plugin that works through the interface, for the given reason.
-pub fn refuse_if_needs_interface(request: &Request, reason: &str) -> Result<(), Error> {
+pub(crate) fn refuse_if_needs_interface(request: &Request, reason: &str) -> Result<(), Error> {
     if !needs_interface(request)? {
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub fn refuse_if_needs_interface(request: &Request, reason: &str) -> Result<(), 
 }
 
 /// Requests addresses before the interface exists. `None` if the network has no IPAM plugin.
-pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
+pub(crate) fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     if matches!(target, Target::Program(_)) || kind == "calico-ipam" {
@@ -64,7 +64,7 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
 
 /// Requests addresses after the interface was created, which also proves that this is not a second
 /// ADD. `None` if the network has no IPAM plugin.
-pub fn add_after_link(request: &Request) -> Result<Option<CniResult>, Error> {
+pub(crate) fn add_after_link(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     call_add(request, kind, &target).map(Some)
@@ -90,7 +90,7 @@ fn call_add(request: &Request, kind: &str, target: &Target) -> Result<CniResult,
 /// Creates the interface and requests addresses. The addresses come first because IPAM fails most
 /// often and then little has to be undone. If the IPAM plugin needs the interface, the interface is
 /// created and brought up first.
-pub fn add_with_interface<'a, T>(
+pub(crate) fn add_with_interface<'a, T>(
     request: &'a Request,
     create: impl FnOnce(&mut Undo<'a>) -> Result<T, Error>,
     bring_up: impl FnOnce() -> Result<(), Error>,
@@ -113,7 +113,7 @@ pub fn add_with_interface<'a, T>(
 /// Removes the interface and releases the addresses. The interface goes first, so that an address
 /// is not assigned to another container while it is in use. If the IPAM plugin needs the interface,
 /// the addresses go first; a failure of IPAM does not keep the interface.
-pub fn del_with_interface(
+pub(crate) fn del_with_interface(
     request: &Request,
     remove: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -127,7 +127,7 @@ pub fn del_with_interface(
 }
 
 /// GC in the same order as [`del_with_interface`].
-pub fn gc_with_interfaces(
+pub(crate) fn gc_with_interfaces(
     request: &Request,
     remove: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -141,22 +141,22 @@ pub fn gc_with_interfaces(
 }
 
 /// Releases the addresses.
-pub fn del(request: &Request) -> Result<(), Error> {
+pub(crate) fn del(request: &Request) -> Result<(), Error> {
     forward(request, Command::Del)
 }
 
 /// Checks that the addresses are still assigned.
-pub fn check(request: &Request) -> Result<(), Error> {
+pub(crate) fn check(request: &Request) -> Result<(), Error> {
     forward(request, Command::Check)
 }
 
 /// Checks that the IPAM plugin can assign addresses.
-pub fn status(request: &Request) -> Result<(), Error> {
+pub(crate) fn status(request: &Request) -> Result<(), Error> {
     forward(request, Command::Status)
 }
 
 /// Releases the addresses of attachments that no longer exist.
-pub fn gc(request: &Request) -> Result<(), Error> {
+pub(crate) fn gc(request: &Request) -> Result<(), Error> {
     forward(request, Command::Gc)
 }
 

@@ -27,7 +27,7 @@ struct MacConf {
 
 /// A source of the requested address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// `runtimeConfig.mac`, the capability `mac`.
     RuntimeConfig,
     /// `args.cni.mac` of the configuration.
@@ -40,7 +40,7 @@ pub enum Source {
 
 /// The address from the first of these sources that has one. If CNI_ARGS is a source, it must
 /// contain no unknown key.
-pub fn requested(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, Error> {
+pub(crate) fn requested(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, Error> {
     let conf: Conf = request.conf()?;
     let mut requested = None;
     for source in sources.iter().rev() {

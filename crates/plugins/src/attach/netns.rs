@@ -10,7 +10,7 @@ use kernel::{IfName, Netns, link};
 use crate::error::Context;
 
 /// Opens the namespace for ADD and CHECK, which require it.
-pub fn open(request: &Request) -> Result<Netns, Error> {
+pub(crate) fn open(request: &Request) -> Result<Netns, Error> {
     Netns::open(&request.netns).map_err(|cause| {
         let code = if cause.is_not_found() { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
         Error::because(code, format!("failed to open netns {:?}", request.netns), &cause)
@@ -19,7 +19,7 @@ pub fn open(request: &Request) -> Result<Netns, Error> {
 
 /// Opens the namespace for DEL. If the path does not exist or is not a namespace, there is nothing
 /// to remove.
-pub fn open_if_exists(request: &Request) -> Option<Netns> {
+pub(crate) fn open_if_exists(request: &Request) -> Option<Netns> {
     if request.netns.is_empty() {
         return None;
     }
@@ -27,7 +27,7 @@ pub fn open_if_exists(request: &Request) -> Option<Netns> {
 }
 
 /// Parses CNI_IFNAME.
-pub fn ifname(request: &Request) -> Result<IfName, Error> {
+pub(crate) fn ifname(request: &Request) -> Result<IfName, Error> {
     request.ifname.parse().map_err(|cause| {
         Error::because(Code::BAD_ENVIRONMENT, "CNI_IFNAME", &cause as &kernel::IfNameError)
     })
@@ -35,7 +35,7 @@ pub fn ifname(request: &Request) -> Result<IfName, Error> {
 
 /// Whether the `sandbox` of a result is the request's namespace. The paths may differ: `/var/run`
 /// is often a symbolic link to `/run`.
-pub fn is_sandbox(request: &Request, sandbox: &str) -> bool {
+pub(crate) fn is_sandbox(request: &Request, sandbox: &str) -> bool {
     let identity = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     sandbox == request.netns
         || (!sandbox.is_empty()
@@ -43,7 +43,7 @@ pub fn is_sandbox(request: &Request, sandbox: &str) -> bool {
 }
 
 /// Returns the specification's error for a second ADD if the interface exists.
-pub fn refuse_existing(request: &Request) -> Result<(), Error> {
+pub(crate) fn refuse_existing(request: &Request) -> Result<(), Error> {
     let inside = open(request)?.netlink().context("open a socket in the container's namespace")?;
     let found = link::by_name(&inside, ifname(request)?).context("look for the interface")?;
     found.map_or(Ok(()), |_| {

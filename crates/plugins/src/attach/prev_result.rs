@@ -10,12 +10,12 @@ use crate::attach::{interface, netns};
 use crate::error::Context;
 
 /// Returns the result of the previous plugins. `missing` is the Go plugin's message for the error.
-pub fn required(request: &Request, missing: &str) -> Result<CniResult, Error> {
+pub(crate) fn required(request: &Request, missing: &str) -> Result<CniResult, Error> {
     request.prev_result()?.ok_or_else(|| Error::invalid_config(missing))
 }
 
 /// Returns the container's interface, and a socket in its namespace.
-pub fn interface(request: &Request, ns: &Netns) -> Result<(Netlink, Link), Error> {
+pub(crate) fn interface(request: &Request, ns: &Netns) -> Result<(Netlink, Link), Error> {
     let inside = ns.netlink().context("open a socket in the container's namespace")?;
     let link = interface::find(&inside, netns::ifname(request)?)?;
     Ok((inside, link))
@@ -23,7 +23,7 @@ pub fn interface(request: &Request, ns: &Netns) -> Result<(Netlink, Link), Error
 
 /// The entries of the container's interface in a result, for recording a change. If no entry of
 /// this name has the container's sandbox, these are all entries of this name, as in the Go plugin.
-pub fn interfaces_mut<'a>(
+pub(crate) fn interfaces_mut<'a>(
     result: &'a mut CniResult,
     request: &'a Request,
 ) -> impl Iterator<Item = &'a mut Interface> {
@@ -38,7 +38,7 @@ pub fn interfaces_mut<'a>(
 
 /// The addresses of the container's interface. An address without an interface, as in results
 /// before version 0.3.0, counts as one of them.
-pub fn addresses<'a>(
+pub(crate) fn addresses<'a>(
     result: &'a CniResult,
     request: &'a Request,
 ) -> impl Iterator<Item = &'a IpConfig> {

@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Runs `build`; if it fails, runs the undo steps that it has pushed.
-pub fn or_undo<'a, T, E>(build: impl FnOnce(&mut Undo<'a>) -> Result<T, E>) -> Result<T, E> {
+pub(crate) fn or_undo<'a, T, E>(build: impl FnOnce(&mut Undo<'a>) -> Result<T, E>) -> Result<T, E> {
     let mut undo = Undo::default();
     let built = build(&mut undo);
     if built.is_err() {
@@ -15,12 +15,12 @@ pub fn or_undo<'a, T, E>(build: impl FnOnce(&mut Undo<'a>) -> Result<T, E>) -> R
 }
 
 #[derive(Default)]
-pub struct Undo<'a>(Vec<Box<dyn FnOnce() + 'a>>);
+pub(crate) struct Undo<'a>(Vec<Box<dyn FnOnce() + 'a>>);
 
 impl<'a> Undo<'a> {
     /// Adds a step that undoes what was just done. A step cannot report a failure: the error that
     /// caused the rollback is the one to report.
-    pub fn push(&mut self, step: impl FnOnce() + 'a) {
+    pub(crate) fn push(&mut self, step: impl FnOnce() + 'a) {
         self.0.push(Box::new(step));
     }
 

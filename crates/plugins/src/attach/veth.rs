@@ -17,7 +17,7 @@ use crate::nftables::{self, Feature, masquerade};
 
 /// The properties of a new pair.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct DesiredPair {
+pub(crate) struct DesiredPair {
     /// MTU of both ends.
     pub mtu: Option<u32>,
     /// MAC address of the container end.
@@ -29,13 +29,13 @@ pub struct DesiredPair {
 }
 
 /// The smallest MTU of IPv4.
-pub const MIN_MTU: u32 = 68;
+pub(crate) const MIN_MTU: u32 = 68;
 
 /// The largest MTU of a veth pair.
-pub const MAX_MTU: u32 = 65535;
+pub(crate) const MAX_MTU: u32 = 65535;
 
 /// Parses the key `mtu`; 0 leaves the choice to the kernel.
-pub fn parse_mtu(mtu: i64, max: u32) -> Result<Option<u32>, Error> {
+pub(crate) fn parse_mtu(mtu: i64, max: u32) -> Result<Option<u32>, Error> {
     match u32::try_from(mtu) {
         Ok(0) => Ok(None),
         Ok(mtu) if (MIN_MTU..=max).contains(&mtu) => Ok(Some(mtu)),
@@ -43,7 +43,7 @@ pub fn parse_mtu(mtu: i64, max: u32) -> Result<Option<u32>, Error> {
     }
 }
 
-pub fn invalid_mtu(mtu: i64, max: impl Display) -> Error {
+pub(crate) fn invalid_mtu(mtu: i64, max: impl Display) -> Error {
     Error::invalid_config(format!(
         "key \"mtu\" is {mtu}, allowed are {MIN_MTU} to {max}, and 0 for the default"
     ))
@@ -51,7 +51,7 @@ pub fn invalid_mtu(mtu: i64, max: impl Display) -> Error {
 
 /// A pair that was created.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// The name of the host end.
     pub host: IfName,
     pub host_mac: MacAddr,
@@ -62,7 +62,7 @@ pub struct Pair {
 
 impl Pair {
     /// The entries of a result: host end, container end.
-    pub fn interfaces(&self, request: &Request) -> [Interface; 2] {
+    pub(crate) fn interfaces(&self, request: &Request) -> [Interface; 2] {
         let interface = |name: IfName, mac: MacAddr, sandbox: &str| Interface {
             name: name.to_string(),
             mac: mac.to_string(),
@@ -81,7 +81,7 @@ impl Pair {
 ///
 /// The MAC addresses are chosen here, so that they are known without reading them back and no udev
 /// rule for random addresses replaces them.
-pub fn create(
+pub(crate) fn create(
     host: &Netlink,
     ns: &Netns,
     request: &Request,
@@ -144,13 +144,13 @@ fn run_before_link_up(host: &Netlink, request: &Request, pair: &Pair) -> Result<
 }
 
 /// Removes a pair that was just created, after a later step has failed.
-pub fn rollback(host: &Netlink, name: IfName) {
+pub(crate) fn rollback(host: &Netlink, name: IfName) {
     // The error that caused the rollback is the one to report.
     let _ = host.apply([link::remove(name)]);
 }
 
 /// DEL of a plugin that uses a pair.
-pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
+pub(crate) fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     // First, so that the background child that removes the interface also waits for this change.
     let rules = nftables::remove(request, features);
     let go_rules = remove_go_rules(request);
@@ -159,7 +159,7 @@ pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error
 }
 
 /// Removes the rules that the Go plugins, or the iptables backend, made for the same attachment.
-pub fn remove_go_rules(request: &Request) -> Result<(), Error> {
+pub(crate) fn remove_go_rules(request: &Request) -> Result<(), Error> {
     // If the result cannot be read, the other rules are removed nevertheless.
     let result = request.prev_result().ok().flatten().unwrap_or_default();
     let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
@@ -174,7 +174,7 @@ pub fn remove_go_rules(request: &Request) -> Result<(), Error> {
 }
 
 /// GC of a plugin that uses a pair.
-pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
+pub(crate) fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let removed = ipam::gc_with_interfaces(request, || remove_stale(&request.network, &valid));
     let rules = nftables::gc(request, features, &valid);

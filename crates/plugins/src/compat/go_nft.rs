@@ -15,10 +15,10 @@ use std::net::IpAddr;
 
 use kernel::nft::{Batch, Nft, ObservedRule, Table, TableFamily};
 
-pub use self::firewall::{has_firewall, has_isolation, remove_firewall};
-pub use self::masquerade::{gc_masquerade, has_masquerade, remove_masquerade};
-pub use self::portmap::{Mapped, gc_port_mappings, has_port_mappings, remove_port_mappings};
-pub use self::spoof::{has_spoof_check, remove_spoof_check};
+pub(crate) use self::firewall::{has_firewall, has_isolation, remove_firewall};
+pub(crate) use self::masquerade::{gc_masquerade, has_masquerade, remove_masquerade};
+pub(crate) use self::portmap::{Mapped, gc_port_mappings, has_port_mappings, remove_port_mappings};
+pub(crate) use self::spoof::{has_spoof_check, remove_spoof_check};
 use crate::nftables::match_expr::octets;
 
 /// Maximum number of attempts if other programs change the same chains.
@@ -36,7 +36,7 @@ fn table(family: TableFamily, name: &str) -> Table<'_> {
 }
 
 /// Opens a socket in the calling thread's namespace and runs `body`.
-pub fn remove_with(body: impl FnOnce(&Nft) -> kernel::Result<()>) -> kernel::Result<()> {
+pub(crate) fn remove_with(body: impl FnOnce(&Nft) -> kernel::Result<()>) -> kernel::Result<()> {
     body(&Nft::open()?)
 }
 

@@ -3,8 +3,8 @@
 //! and comments as the Go plugins, so that each can remove the other's rules. For each family, one
 //! `iptables-save` reads the table and one `iptables-restore` writes the difference.
 
-pub mod firewall;
-pub mod masquerade;
+pub(crate) mod firewall;
+pub(crate) mod masquerade;
 mod saved;
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use cni::{Code, Error, exec};
 use kernel::Netns;
 
-pub use self::saved::{Rule, Saved};
+pub(crate) use self::saved::{Rule, Saved};
 use crate::error::Context;
 
 /// Seconds that iptables-restore waits for the xtables lock.
@@ -21,14 +21,14 @@ const WAIT: &str = "5";
 /// Time limit for one run of a program.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-pub use kernel::Family;
+pub(crate) use kernel::Family;
 
-pub fn family_of(address: IpAddr) -> Family {
+pub(crate) fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 /// The address with its prefix length, as iptables prints it.
-pub fn host(address: IpAddr) -> String {
+pub(crate) fn host(address: IpAddr) -> String {
     ipnet::IpNet::from(address).to_string()
 }
 
@@ -41,7 +41,7 @@ fn program(family: Family, what: &str) -> String {
 
 /// Reads a table and writes the lines that `change` returns. A lock keeps other plugin processes
 /// out.
-pub fn change(
+pub(crate) fn change(
     family: Family,
     table: &str,
     change: impl FnOnce(&Saved) -> String,
@@ -57,7 +57,7 @@ pub fn change(
     exec::run_tool(&program(family, "restore"), &args, input.as_bytes(), DEADLINE).map(drop)
 }
 
-pub fn read(family: Family, table: &str) -> Result<Saved, Error> {
+pub(crate) fn read(family: Family, table: &str) -> Result<Saved, Error> {
     let printed = exec::run_tool(&program(family, "save"), &["-t", table], b"", DEADLINE)?;
     Ok(Saved::parse(&String::from_utf8_lossy(&printed)))
 }
@@ -67,7 +67,7 @@ fn is_installed(family: Family) -> bool {
 }
 
 /// STATUS of a plugin that needs the programs.
-pub fn status() -> Result<(), Error> {
+pub(crate) fn status() -> Result<(), Error> {
     if is_installed(Family::V4) {
         return Ok(());
     }
@@ -75,16 +75,16 @@ pub fn status() -> Result<(), Error> {
 }
 
 /// Quotes as Go's `%q` does, for text without control characters.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// Describes a valid chain name, for error messages.
-pub const CHAIN_NAME: &str =
+pub(crate) const CHAIN_NAME: &str =
     "1 to 28 letters, digits, dots, dashes and underscores, a letter first";
 
 /// Whether both iptables and `nft` can print and read this name.
-pub fn is_chain_name(name: &str) -> bool {
+pub(crate) fn is_chain_name(name: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= 28
         && name.bytes().all(is_valid)

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha512};
 
 /// Returns `prefix` and the start of the hexadecimal SHA-512 of the words, `len` characters in
 /// total.
-pub fn hashed(prefix: &str, words: &[&str], len: usize) -> String {
+pub(crate) fn hashed(prefix: &str, words: &[&str], len: usize) -> String {
     let hash = words.iter().fold(Sha512::new(), |hash, word| hash.chain_update(word));
     let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));

@@ -29,7 +29,7 @@ const MAX_COMMENT_LEN: usize = 255;
 
 /// The desired chain of a container.
 #[derive(Debug, Clone, Copy)]
-pub struct DesiredRules<'a> {
+pub(crate) struct DesiredRules<'a> {
     pub network: &'a str,
     pub container: &'a str,
     pub portmap: &'a Portmap,
@@ -39,7 +39,7 @@ pub struct DesiredRules<'a> {
 }
 
 /// Makes the chains of all addresses, or none.
-pub fn add(desired: &DesiredRules) -> Result<(), Error> {
+pub(crate) fn add(desired: &DesiredRules) -> Result<(), Error> {
     for own in desired.own {
         let added = change(family_of(own.addr()), TABLE, |saved| additions(saved, desired, *own));
         added.inspect_err(|_| rollback(desired))?;
@@ -48,7 +48,7 @@ pub fn add(desired: &DesiredRules) -> Result<(), Error> {
 }
 
 /// Removes the rules of a failed ADD; another interface of the container keeps its own.
-pub fn rollback(desired: &DesiredRules) {
+pub(crate) fn rollback(desired: &DesiredRules) {
     for own in desired.own {
         // The error that caused the rollback is the one to report.
         let _ = change(family_of(own.addr()), TABLE, |saved| own_removals(saved, desired, *own));
@@ -56,14 +56,14 @@ pub fn rollback(desired: &DesiredRules) {
 }
 
 /// Removes a container's chain.
-pub fn remove(network: &str, container: &str) -> Result<(), Error> {
+pub(crate) fn remove(network: &str, container: &str) -> Result<(), Error> {
     let removed = FAMILIES
         .map(|family| change(family, TABLE, |saved| removals(saved, &chain(network, container))));
     Error::join(removed.into_iter().filter_map(Result::err).collect())
 }
 
 /// Removes the chains of a network's containers that are not valid.
-pub fn gc(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
+pub(crate) fn gc(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
     let network = &request.network;
     let valid: BTreeSet<String> =
         valid.iter().map(|one| chain(network, &one.container_id)).collect();
@@ -77,7 +77,7 @@ pub fn gc(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
 }
 
 /// Returns the first missing rule.
-pub fn missing(desired: &DesiredRules) -> Result<Option<String>, Error> {
+pub(crate) fn missing(desired: &DesiredRules) -> Result<Option<String>, Error> {
     for own in desired.own {
         let saved = read(family_of(own.addr()), TABLE)?;
         let shared = shared(desired).into_iter().map(|(_, rule)| rule).chain(jumps_to_all());

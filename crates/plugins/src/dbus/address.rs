@@ -12,7 +12,7 @@ const VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT: &[u8] = b"unix:path=/run/dbus/system_bus_socket";
 
 /// Connects to the first address that answers.
-pub fn connect() -> io::Result<UnixStream> {
+pub(super) fn connect() -> io::Result<UnixStream> {
     let set = std::env::var_os(VARIABLE).filter(|text| !text.is_empty());
     connect_to(set.as_deref().map_or(DEFAULT, OsStr::as_bytes))
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn socket_parse() {
+    fn socket_is_parsed() {
         let check = |text: &str, expected: Option<Socket>| {
             assert_eq!(Socket::parse(text.as_bytes()), expected, "{text}");
         };

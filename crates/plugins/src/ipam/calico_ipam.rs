@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::main::calico::{Keys, gateway, pod};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "calico-ipam",
     about: "assigns addresses from pools of the cluster, through the node agent",
     versions: Version::ALL,
@@ -57,13 +57,13 @@ fn requested(key: &str, text: &str, code: Code) -> Result<IpAddr, Error> {
 
 /// The agent of this node.
 #[derive(Debug)]
-pub struct Agent {
+pub(crate) struct Agent {
     socket: PathBuf,
     state_dir: PathBuf,
 }
 
 impl Agent {
-    pub fn of(keys: &Keys) -> Result<Agent, Error> {
+    pub(crate) fn of(keys: &Keys) -> Result<Agent, Error> {
         let socket = keys.path("agent_socket", DEFAULT_SOCKET)?;
         Ok(Agent { socket, state_dir: keys.path("agent_state_dir", DEFAULT_STATE_DIR)? })
     }
@@ -73,7 +73,7 @@ impl Agent {
     }
 
     /// Requires an agent that is ready, and that has pools if `has_pools` is set.
-    pub fn require_ready(&self, has_pools: bool) -> Result<(), Error> {
+    pub(crate) fn require_ready(&self, has_pools: bool) -> Result<(), Error> {
         let page = if has_pools { agent::STATUS } else { "/readyz" };
         let answer = agent_client::get(&self.socket, page, TIMEOUT)
             .map_err(|error| self.to_cni(error.into(), Code::NOT_AVAILABLE))?;

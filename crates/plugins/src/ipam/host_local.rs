@@ -3,7 +3,7 @@
 
 mod conf;
 mod resolv_conf;
-pub mod store;
+pub(crate) mod store;
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use self::conf::{HostLocal, data_dir_of};
 use self::store::{Store, allocate};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "host-local",
     about: "assigns addresses from ranges and records them on this node",
     versions: Version::ALL,

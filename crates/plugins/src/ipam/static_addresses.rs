@@ -8,7 +8,7 @@ use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Route, Version
 use ipnet::IpNet;
 use serde::Deserialize;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "static",
     about: "assigns the addresses of the configuration",
     versions: Version::ALL,

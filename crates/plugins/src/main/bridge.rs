@@ -25,7 +25,7 @@ use crate::host_sysctl;
 use crate::nftables::masquerade::{self, Masquerade};
 use crate::nftables::{self, Feature};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "bridge",
     about: "connects containers to a bridge on the host",
     versions: Version::ALL,

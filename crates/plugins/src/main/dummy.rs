@@ -6,7 +6,7 @@ use kernel::link::Kind;
 
 use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "dummy",
     about: "creates a dummy interface with addresses in a container",
     versions: Version::ALL,

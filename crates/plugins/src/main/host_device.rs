@@ -21,7 +21,7 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, ipam, netns};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "host-device",
     about: "moves an interface of the host into the container",
     versions: Version::ALL,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "ipvlan",
     about: "connects containers to the network of a host interface with its MAC address",
     versions: Version::ALL,

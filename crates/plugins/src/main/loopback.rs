@@ -9,7 +9,7 @@ use kernel::{IfName, Netlink, addr, link};
 use crate::attach::{interface, netns};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "loopback",
     about: "brings the container's loopback interface up",
     versions: Version::ALL,

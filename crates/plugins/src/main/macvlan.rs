@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::attach::container_link::{self, ContainerLink, Mac};
 use crate::attach::mac::{self, Source};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "macvlan",
     about: "connects containers to the network of a host interface with their own MAC addresses",
     versions: Version::ALL,

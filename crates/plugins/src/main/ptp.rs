@@ -20,7 +20,7 @@ use crate::host_sysctl;
 use crate::nftables::masquerade::{self, Masquerade};
 use crate::nftables::{self, Feature};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "ptp",
     about: "connects each container to the host by its own veth pair",
     versions: Version::ALL,

@@ -17,7 +17,7 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, container_link, ipam, names, netns, veth};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "tap",
     about: "creates a tap interface in the container, for a virtual machine",
     versions: Version::ALL,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "vlan",
     about: "connects a container to a VLAN of a host interface",
     versions: Version::ALL,

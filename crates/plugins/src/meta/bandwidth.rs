@@ -19,7 +19,7 @@ use crate::attach::prev_result;
 use crate::attach::undo::{Undo, or_undo};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "bandwidth",
     about: "limits the bandwidth of a container",
     versions: &[
@@ -48,7 +48,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 /// Whether ADD has anything to limit. `false` for an invalid configuration: ADD reports the error.
-pub fn limits(request: &Request) -> bool {
+pub(crate) fn limits(request: &Request) -> bool {
     Bandwidth::parse(request).is_ok_and(|bandwidth| !bandwidth.limits_nothing())
 }
 

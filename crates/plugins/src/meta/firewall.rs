@@ -24,7 +24,7 @@ use crate::compat::{go_nft, iptables};
 use crate::error::Context;
 use crate::nftables::{self, ElementStore};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "firewall",
     about: "accepts packets of containers in the host's packet filter",
     versions: &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],

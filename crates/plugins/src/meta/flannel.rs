@@ -16,7 +16,7 @@ use self::conf::Flannel;
 use self::scratch::Scratch;
 use crate::attach::netns;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "flannel",
     about: "configures another plugin with the subnet of flannel's daemon",
     versions: Version::ALL,

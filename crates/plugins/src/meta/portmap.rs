@@ -24,7 +24,7 @@ use crate::compat::{go_nft, iptables};
 use crate::error::Context;
 use crate::nftables::{self, Conflict, ElementError, ElementStore, IndexEntry, Owner};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "portmap",
     about: "maps ports of the host to ports of a container",
     versions: Version::ALL,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::attach::{ipam, prev_result};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "sample",
     about: "returns the previous result; a template for new plugins",
     versions: Version::ALL,

@@ -18,7 +18,7 @@ use self::plan::{Change, Observed};
 use crate::attach::{netns, prev_result};
 use crate::error::{self, Context};
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "sbr",
     about: "routes packets by their source address",
     versions: Version::ALL,

@@ -17,7 +17,7 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{netns, prev_result};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "tuning",
     about: "sets sysctls of the container and attributes of its interface",
     versions: Version::ALL,

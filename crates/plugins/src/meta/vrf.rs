@@ -18,7 +18,7 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, names, netns, prev_result};
 use crate::error::Context;
 
-pub const PLUGIN: Plugin = Plugin {
+pub(crate) const PLUGIN: Plugin = Plugin {
     name: "vrf",
     about: "adds the container's interface to a VRF",
     versions: &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],

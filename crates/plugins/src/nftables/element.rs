@@ -7,7 +7,7 @@ use kernel::nft::{Data, DataType, MapTo, Set, Table};
 
 /// A map or set of a feature.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Map {
+pub(crate) struct Map {
     /// Identifies the map in the index. Unique within a feature; must never change.
     pub number: u8,
     pub table: Table<'static>,
@@ -29,7 +29,7 @@ pub struct Map {
 /// kernel walks all existing elements. Therefore each chain has its own set, and one rule that
 /// jumps to the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
+pub(crate) enum Placement {
     /// One set.
     Single,
     /// One set for each chain that uses the elements. The key of an entry starts with the
@@ -41,13 +41,13 @@ pub enum Placement {
 }
 
 /// Identifies a chain that has its own sets.
-pub type ChainId = u32;
+pub(crate) type ChainId = u32;
 
 const CHAIN_ID_LEN: usize = size_of::<ChainId>();
 
 /// Which attachment wins when two claim the same element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConflictPolicy {
+pub(crate) enum ConflictPolicy {
     /// The attachment that claims it last. For elements that follow from an IP address: the
     /// attachment that was assigned the address last owns it.
     LastWins,
@@ -79,7 +79,7 @@ impl Map {
     }
 
     /// Length of an entry's key in bytes.
-    pub fn key_len(&self) -> usize {
+    pub(crate) fn key_len(&self) -> usize {
         let len = match self.key {
             [one] => one.size(),
             several => several.iter().map(|part| part.size().next_multiple_of(4)).sum(),
@@ -96,7 +96,7 @@ impl Map {
     }
 
     /// The name of a chain's set.
-    pub fn part(&self, chain: ChainId) -> String {
+    pub(crate) fn part(&self, chain: ChainId) -> String {
         format!("{}-{chain:08x}", self.name)
     }
 
@@ -136,21 +136,21 @@ impl Map {
 
 /// Identifies one element in the table of its feature.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ElementRef {
+pub(super) struct ElementRef {
     pub set: Cow<'static, str>,
     pub key: Vec<u8>,
 }
 
 /// A desired element. With per-chain sets, the key starts with the chain ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub map: &'static Map,
     pub key: Vec<u8>,
     pub data: Option<Data>,
 }
 
 /// Joins the fields of a key or value; each field is padded to whole registers of four bytes.
-pub fn key(parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn key(parts: &[&[u8]]) -> Vec<u8> {
     let mut key = Vec::new();
     for part in parts {
         key.extend_from_slice(part);

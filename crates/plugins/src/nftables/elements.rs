@@ -21,34 +21,34 @@ const GC_BATCH: usize = 500;
 
 /// The elements of one feature.
 #[derive(Debug)]
-pub struct ElementStore {
+pub(crate) struct ElementStore {
     nft: Nft,
     feature: &'static Feature,
 }
 
 impl ElementStore {
     /// Opens a socket in the calling thread's namespace.
-    pub fn open(feature: &'static Feature) -> kernel::Result<Self> {
+    pub(crate) fn open(feature: &'static Feature) -> kernel::Result<Self> {
         Ok(Self { nft: Nft::open()?, feature })
     }
 
     /// Switches to another feature and keeps the socket.
-    pub fn select_feature(&mut self, feature: &'static Feature) {
+    pub(crate) fn select_feature(&mut self, feature: &'static Feature) {
         self.feature = feature;
     }
 
-    pub fn feature(&self) -> &'static Feature {
+    pub(crate) fn feature(&self) -> &'static Feature {
         self.feature
     }
 
     /// The socket, for operations on other objects than elements.
-    pub fn nft(&self) -> &Nft {
+    pub(crate) fn nft(&self) -> &Nft {
         &self.nft
     }
 
     /// Adds all elements of an attachment, or none. Elements that an earlier attempt for the same
     /// attachment left are replaced. `chains` use the elements and are created if they are missing.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         owner: &Owner,
         entries: &[Entry],
@@ -93,7 +93,7 @@ impl ElementStore {
 
     /// Removes the elements of an attachment and returns them. Elements that another attachment has
     /// claimed since are kept.
-    pub fn remove(
+    pub(crate) fn remove(
         &mut self,
         network: &str,
         attachment: &Attachment,
@@ -126,7 +126,7 @@ impl ElementStore {
     }
 
     /// CHECK: the attachment's elements exist, and so do the chains and rules that use them.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         owner: &Owner,
         entries: &[Entry],
@@ -161,7 +161,11 @@ impl ElementStore {
 
     /// Removes the elements of all attachments of a network except these, and returns them. Missing
     /// rules are re-created for the attachments that remain.
-    pub fn gc(&mut self, network: &str, valid: &[Attachment]) -> kernel::Result<Vec<IndexEntry>> {
+    pub(crate) fn gc(
+        &mut self,
+        network: &str,
+        valid: &[Attachment],
+    ) -> kernel::Result<Vec<IndexEntry>> {
         let valid: HashSet<Digest> = valid.iter().map(|one| Digest::of(network, one)).collect();
         let is_stale = |digest: &Digest| digest.is_of_network(network) && !valid.contains(digest);
         let _lock = lock()?;

@@ -7,7 +7,7 @@ use super::element::Entry;
 use crate::error::because;
 
 #[derive(Debug)]
-pub enum ElementError {
+pub(crate) enum ElementError {
     Kernel(kernel::Error),
     /// Another container, which is still running, holds a requested element.
     Conflict(Conflict),
@@ -19,7 +19,7 @@ pub enum ElementError {
 
 /// A requested entry that another attachment holds.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     pub entry: Entry,
     /// Container, interface and network of the holder.
     pub holder: String,
@@ -34,7 +34,7 @@ impl From<kernel::Error> for ElementError {
 impl ElementError {
     /// Converts to a CNI error. A plugin that reports conflicts to the user handles
     /// [`ElementError::Conflict`] before.
-    pub fn into_error(self, doing: &str) -> Error {
+    pub(crate) fn into_error(self, doing: &str) -> Error {
         match self {
             ElementError::Kernel(cause) => because(doing, &cause),
             ElementError::TooMany(count) => {

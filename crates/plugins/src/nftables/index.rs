@@ -10,7 +10,7 @@ use super::owner::Digest;
 use super::{TABLE, element};
 
 /// One page for each attachment and feature, or several if the list is long.
-pub const OWNED: Map = Map {
+pub(super) const OWNED: Map = Map {
     number: 0,
     table: TABLE,
     name: "owned",
@@ -25,30 +25,30 @@ pub const OWNED: Map = Map {
 const PAGE_LEN: usize = 250;
 
 /// Feature and page number share two bytes, see [`page_key`].
-pub const MAX_PAGES: u16 = 1 << 12;
+pub(super) const MAX_PAGES: u16 = 1 << 12;
 
 /// One entry of the index: a map of the feature and the key of an [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct IndexEntry {
+pub(crate) struct IndexEntry {
     pub map: u8,
     pub key: Vec<u8>,
 }
 
 /// The key of a page: the digest, then 16 bits. These are the upper four bits of the page number,
 /// four bits of the feature, and the lower eight bits of the page number.
-pub fn page_key(digest: Digest, feature: u8, page: u16) -> Vec<u8> {
+pub(super) fn page_key(digest: Digest, feature: u8, page: u16) -> Vec<u8> {
     let [upper, lower] = page.to_be_bytes();
     element::key(&[&digest.0, &[upper << 4 | feature, lower]])
 }
 
 /// Returns the attachment and the feature of a page's key.
-pub fn read_page_key(key: &[u8]) -> Option<(Digest, u8)> {
+pub(super) fn read_page_key(key: &[u8]) -> Option<(Digest, u8)> {
     let (digest, rest) = key.split_first_chunk()?;
     Some((Digest(*digest), rest.first()? & 0xf))
 }
 
 /// Returns the user data of the pages that list these entries.
-pub fn write(entries: &[Entry], comment: &str) -> Vec<Userdata> {
+pub(super) fn write(entries: &[Entry], comment: &str) -> Vec<Userdata> {
     let mut pages = vec![Vec::new()];
     for entry in entries {
         let len = 1 + entry.key.len();
@@ -65,7 +65,7 @@ pub fn write(entries: &[Entry], comment: &str) -> Vec<Userdata> {
 }
 
 /// Returns the entries of a page, up to the first one that cannot be read.
-pub fn read(mut page: &[u8], maps: &[&Map]) -> Vec<IndexEntry> {
+pub(super) fn read(mut page: &[u8], maps: &[&Map]) -> Vec<IndexEntry> {
     let mut entries = Vec::new();
     while let Some((number, rest)) = page.split_first() {
         let Some(map) = maps.iter().find(|map| map.number == *number) else { break };

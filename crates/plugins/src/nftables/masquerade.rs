@@ -41,7 +41,7 @@ static MASQ4: Map = Map {
 
 static MASQ6: Map = Map { number: 2, name: "masq6", key: &[DataType::Ipv6Addr], ..MASQ4 };
 
-pub static FEATURE: Feature = Feature {
+pub(crate) static FEATURE: Feature = Feature {
     number: 1,
     table: TABLE,
     maps: &[&MASQ4, &MASQ6],
@@ -52,7 +52,7 @@ pub static FEATURE: Feature = Feature {
 /// The keys of bridge and ptp.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-pub struct MasqueradeConf {
+pub(crate) struct MasqueradeConf {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
     ip_masq_options: OptionsConf,
@@ -75,7 +75,7 @@ impl Default for OptionsConf {
 
 /// The parsed configuration of masquerading.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Masquerade {
+pub(crate) struct Masquerade {
     ipv4: bool,
     ipv6: bool,
     /// Destinations that are not masqueraded.
@@ -87,7 +87,7 @@ pub struct Masquerade {
 
 impl Masquerade {
     /// Returns `None` if the network is not masqueraded.
-    pub fn parse(request: &Request) -> Result<Option<Self>, Error> {
+    pub(crate) fn parse(request: &Request) -> Result<Option<Self>, Error> {
         let conf: MasqueradeConf = request.conf()?;
         let by_iptables = match conf.ip_masq_backend.as_deref() {
             None | Some("" | "nftables") => false,
@@ -105,7 +105,7 @@ impl Masquerade {
         Ok(conf.ip_masq.then_some(Self { ipv4, ipv6, exclude, fully_random, by_iptables }))
     }
 
-    pub fn add(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
+    pub(crate) fn add(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
         if self.by_iptables {
             return by_iptables::add(&self.for_iptables(request, ips));
         }
@@ -115,7 +115,7 @@ impl Masquerade {
         added.map_err(|error| error.into_error("masquerade the container's addresses"))
     }
 
-    pub fn check(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
+    pub(crate) fn check(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
         if self.by_iptables {
             let missing = by_iptables::missing(&self.for_iptables(request, ips))?;
             return missing.map_or(Ok(()), |rule| {
@@ -132,7 +132,7 @@ impl Masquerade {
         Err(error.into_error("masquerade"))
     }
 
-    pub fn status(&self) -> Result<(), Error> {
+    pub(crate) fn status(&self) -> Result<(), Error> {
         if self.by_iptables { iptables::status() } else { nftables::status(&FEATURE, "masquerade") }
     }
 
@@ -150,7 +150,7 @@ impl Masquerade {
     }
 
     /// The undo step of an ADD with iptables.
-    pub fn undo_iptables<'a>(
+    pub(crate) fn undo_iptables<'a>(
         &'a self,
         request: &'a Request,
         ips: &[IpConfig],
@@ -233,7 +233,7 @@ impl Masquerade {
 }
 
 /// DEL of rules that iptables-legacy made, which netlink does not reach.
-pub fn remove_by_iptables(request: &Request, addresses: &[IpAddr]) -> Result<(), Error> {
+pub(crate) fn remove_by_iptables(request: &Request, addresses: &[IpAddr]) -> Result<(), Error> {
     let families = [Family::V4, Family::V6];
     if !is_by_iptables(request) || !families.iter().any(|one| is_in_use(*one, "nat")) {
         return Ok(());
@@ -242,7 +242,7 @@ pub fn remove_by_iptables(request: &Request, addresses: &[IpAddr]) -> Result<(),
 }
 
 /// GC of rules that iptables made.
-pub fn gc_by_iptables(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
+pub(crate) fn gc_by_iptables(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
     if is_by_iptables(request) { by_iptables::gc(&request.network, valid) } else { Ok(()) }
 }
 

@@ -13,10 +13,10 @@ const DIGEST_LEN: usize = 16;
 
 /// Eight bytes that identify the network, then eight bytes that identify the attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest(pub [u8; DIGEST_LEN]);
+pub(super) struct Digest(pub [u8; DIGEST_LEN]);
 
 impl Digest {
-    pub fn of(network: &str, attachment: &Attachment) -> Self {
+    pub(super) fn of(network: &str, attachment: &Attachment) -> Self {
         let mut bytes = [0; DIGEST_LEN];
         bytes[..8].copy_from_slice(&network_digest(network));
         let words = [attachment.container_id.as_str(), &attachment.ifname];
@@ -24,7 +24,7 @@ impl Digest {
         Self(bytes)
     }
 
-    pub fn is_of_network(&self, network: &str) -> bool {
+    pub(super) fn is_of_network(&self, network: &str) -> bool {
         self.0[..8] == network_digest(network)
     }
 }
@@ -35,7 +35,7 @@ fn network_digest(network: &str) -> [u8; 8] {
 
 /// An attachment to a network, with the path of the container's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub(crate) struct Owner {
     network: String,
     attachment: Attachment,
     netns: String,
@@ -43,7 +43,7 @@ pub struct Owner {
 
 impl Owner {
     /// The attachment of a request.
-    pub fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         Self {
             network: request.network.clone(),
             attachment: request.attachment(),
@@ -83,7 +83,7 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    pub fn read(found: &Userdata) -> Option<Self> {
+    pub(super) fn read(found: &Userdata) -> Option<Self> {
         let (digest, netns) = found.bytes.split_first_chunk()?;
         Some(Self {
             digest: Digest(*digest),
@@ -94,7 +94,7 @@ impl Tag {
 
     /// Whether the container is gone, from the view of an owner that claims the same element: its
     /// namespace does not exist, or belongs to the claimant. If in doubt, the container exists.
-    pub fn is_gone(&self, claimant: &Owner) -> bool {
+    pub(super) fn is_gone(&self, claimant: &Owner) -> bool {
         let is_removed = || Path::new(&self.netns).try_exists().is_ok_and(|exists| !exists);
         let is_inherited = || self.netns == claimant.netns && !self.is_same_container(claimant);
         !self.netns.is_empty() && (is_inherited() || is_removed())

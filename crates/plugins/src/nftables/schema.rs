@@ -17,7 +17,7 @@ pub(super) const MAX_ATTEMPTS: usize = 10;
 
 /// One use of nf_tables, with its own maps and chains.
 #[derive(Debug)]
-pub struct Feature {
+pub(crate) struct Feature {
     /// Distinguishes the features of one attachment in the index. From 1 to 15; must never change.
     pub number: u8,
     /// The table that holds the maps and chains.
@@ -31,7 +31,7 @@ pub struct Feature {
 }
 
 #[derive(Debug, Clone)]
-pub struct DesiredChain {
+pub(crate) struct DesiredChain {
     pub name: String,
     /// The hook of a base chain.
     pub base: Option<BaseChain>,
@@ -45,11 +45,11 @@ pub struct DesiredChain {
 }
 
 /// The rules of a chain in order, each with a comment that may be empty.
-pub type Rules = Vec<(Vec<Expr>, &'static str)>;
+pub(crate) type Rules = Vec<(Vec<Expr>, &'static str)>;
 
 /// A rule that jumps from another chain to the chain that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JumpRule {
+pub(crate) struct JumpRule {
     /// The chain that contains the rule.
     pub from: &'static str,
     /// The position in that chain.
@@ -60,7 +60,7 @@ pub struct JumpRule {
 
 impl DesiredChain {
     /// Creates a regular chain without parts and jump rules.
-    pub fn new(name: impl Into<String>, comment: &str, rules: Rules) -> Self {
+    pub(crate) fn new(name: impl Into<String>, comment: &str, rules: Rules) -> Self {
         Self {
             name: name.into(),
             base: None,
@@ -265,7 +265,7 @@ fn check_jump_rules(
 const NO_SUCH_CHAIN: &str = "no-such-chain";
 
 /// STATUS of a plugin that needs the feature: can the kernel do it?
-pub fn status(feature: &'static Feature, doing: &str) -> Result<(), Error> {
+pub(crate) fn status(feature: &'static Feature, doing: &str) -> Result<(), Error> {
     let probed = ElementStore::open(feature).and_then(|store| probe(store.nft(), feature));
     probed.map_err(|cause| {
         Error::because(Code::NOT_AVAILABLE, format!("nf_tables cannot {doing}"), &cause)
@@ -292,7 +292,11 @@ fn probe(nft: &Nft, feature: &Feature) -> kernel::Result<()> {
 
 /// Removes the chains of a network whose sets are empty, with the sets and the rules that jump to
 /// the chains.
-pub fn remove_unused_chains(nft: &Nft, feature: &Feature, network: &str) -> kernel::Result<()> {
+pub(crate) fn remove_unused_chains(
+    nft: &Nft,
+    feature: &Feature,
+    network: &str,
+) -> kernel::Result<()> {
     let Some(prefix) = feature.networks_chains else { return Ok(()) };
     let prefix = prefix(network);
     for name in nft.chains(feature.table)? {
@@ -307,7 +311,10 @@ pub fn remove_unused_chains(nft: &Nft, feature: &Feature, network: &str) -> kern
 
 /// Commits the removal that `plan` returns. An ADD that needs the object does not take the lock: if
 /// the ruleset changed since `plan` read it, `plan` runs again.
-pub fn remove_unused(nft: &Nft, plan: impl Fn() -> kernel::Result<Batch>) -> kernel::Result<()> {
+pub(crate) fn remove_unused(
+    nft: &Nft,
+    plan: impl Fn() -> kernel::Result<Batch>,
+) -> kernel::Result<()> {
     for _ in 0..MAX_ATTEMPTS {
         let generation = nft.generation()?;
         match nft.commit_at(generation, &plan()?) {

@@ -3,6 +3,8 @@
 //! namespaces, next to the Go plugins. Assertions read kernel state with `ip`, `nft` and `tc`, not
 //! with podwire's own reader.
 
+#![expect(unreachable_pub, reason = "a test program has no users")]
+
 mod attachment;
 mod bad_input;
 mod calico;

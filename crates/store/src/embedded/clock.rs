@@ -9,32 +9,32 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Milliseconds since boot, including sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(pub i64);
+pub(super) struct Moment(pub i64);
 
 impl Moment {
-    pub fn now() -> Self {
+    pub(super) fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
         // Rounded down, so that no entry expires early.
         Self(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000))
     }
 
     /// Returns the time at which a time to live ends, never too early.
-    pub fn after(self, ttl: i64) -> i64 {
+    pub(super) fn after(self, ttl: i64) -> i64 {
         self.0.saturating_add(ttl).saturating_add(1)
     }
 
-    pub fn until(self, due: i64) -> Duration {
+    pub(super) fn until(self, due: i64) -> Duration {
         Duration::from_millis(u64::try_from(due.saturating_sub(self.0)).unwrap_or(0))
     }
 }
 
 /// Returns the ID of this boot. Moments of different boots cannot be compared.
-pub fn boot_id() -> io::Result<String> {
+pub(super) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// Rounds a time to live up to milliseconds.
-pub fn millis(ttl: Duration) -> i64 {
+pub(super) fn millis(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
 }
 

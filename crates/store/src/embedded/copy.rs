@@ -15,12 +15,12 @@ use crate::error::Cause;
 const REVISION_GAP: i64 = 1 << 32;
 
 /// Returns the path of the backup.
-pub fn backup_path(database: &Path) -> PathBuf {
+pub(super) fn backup_path(database: &Path) -> PathBuf {
     beside(database, ".backup")
 }
 
 /// Writes a copy of the database to a path and replaces the file there.
-pub fn write(connection: &Connection, path: &Path) -> Result<(), Cause> {
+pub(super) fn write(connection: &Connection, path: &Path) -> Result<(), Cause> {
     let fresh = beside(path, ".new");
     remove(&fresh)?;
     // SQLite writes into the empty file, which has the right mode.
@@ -30,13 +30,13 @@ pub fn write(connection: &Connection, path: &Path) -> Result<(), Cause> {
 }
 
 /// Writes a copy of a deleted database, which is still open, to its old path.
-pub fn write_deleted(connection: &Connection, database: &Path) -> Result<(), Cause> {
+pub(super) fn write_deleted(connection: &Connection, database: &Path) -> Result<(), Cause> {
     move_journals_away(database)?;
     write(connection, database)
 }
 
 /// Replaces a damaged or missing database by its backup. The caller holds the lock of the database.
-pub fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
+pub(super) fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
     let backup = backup_path(database);
     let (shown, aside) = (database.display(), damaged(database));
     if let Err(cause) = check(&backup) {
@@ -73,7 +73,7 @@ pub fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
 }
 
 /// Returns the identity and the newest revision of a copy, if it is a valid database of podwire.
-pub fn check(path: &Path) -> Result<(String, i64), Cause> {
+pub(super) fn check(path: &Path) -> Result<(String, i64), Cause> {
     // SQLite would create a missing file.
     fs::metadata(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -43,7 +43,7 @@ const NEXT_DUE: &str = "SELECT min(due) FROM entry WHERE due IS NOT NULL";
 const IS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
 
 #[derive(Debug)]
-pub struct Database {
+pub(super) struct Database {
     connection: Connection,
     notifier: Notifier,
     path: PathBuf,
@@ -60,7 +60,7 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         Self::open_with(path).map_err(|cause| {
             let store = path.display().to_string();
             match cause.downcast_ref::<rusqlite::Error>() {
@@ -110,12 +110,12 @@ impl Database {
     }
 
     /// Returns whether the backup may be older than the database.
-    pub fn needs_backup(&self) -> bool {
+    pub(super) fn needs_backup(&self) -> bool {
         self.backed_up != Some(self.newest)
     }
 
     /// Writes the backup, unless another process has written it or is writing it.
-    pub fn back_up(&mut self) {
+    pub(super) fn back_up(&mut self) {
         if let Err(cause) = self.try_back_up() {
             tracing::warn!(store = %self.path.display(), %cause, "backup of the store failed");
         }
@@ -142,7 +142,7 @@ impl Database {
         Ok(())
     }
 
-    pub fn get(&mut self, key: &str) -> Result<Option<Entry>> {
+    pub(super) fn get(&mut self, key: &str) -> Result<Option<Entry>> {
         key::check(key)?;
         self.check_file()?;
         self.remove_expired()?;
@@ -150,7 +150,7 @@ impl Database {
         self.explain(found)
     }
 
-    pub fn list(&mut self, prefix: &str) -> Result<Snapshot> {
+    pub(super) fn list(&mut self, prefix: &str) -> Result<Snapshot> {
         self.check_file()?;
         self.remove_expired()?;
         let snapshot = snapshot(&mut self.connection, prefix);
@@ -160,7 +160,7 @@ impl Database {
     }
 
     /// Returns the events after `after` for a watch.
-    pub fn events(&mut self, prefix: &str, after: Revision) -> Result<ReadEvents> {
+    pub(super) fn events(&mut self, prefix: &str, after: Revision) -> Result<ReadEvents> {
         self.check_file()?;
         self.remove_expired()?;
         let read = read_events(&mut self.connection, prefix, after);
@@ -171,7 +171,7 @@ impl Database {
         Ok(read)
     }
 
-    pub fn create(
+    pub(super) fn create(
         &mut self,
         key: &str,
         value: &[u8],
@@ -185,7 +185,7 @@ impl Database {
         })
     }
 
-    pub fn compare_and_swap(
+    pub(super) fn compare_and_swap(
         &mut self,
         key: &str,
         value: &[u8],
@@ -202,7 +202,7 @@ impl Database {
         })
     }
 
-    pub fn refresh_ttl(&mut self, key: &str, expected: Revision) -> Result<WriteResult> {
+    pub(super) fn refresh_ttl(&mut self, key: &str, expected: Revision) -> Result<WriteResult> {
         key::check(key)?;
         self.write(|write| match entry(write.tx(), key)? {
             Some(present) if present.revision == expected => write.refresh_ttl(&present),
@@ -210,7 +210,7 @@ impl Database {
         })
     }
 
-    pub fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<WriteResult> {
+    pub(super) fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<WriteResult> {
         key::check(key)?;
         self.write(|write| match entry(write.tx(), key)? {
             None => Ok(WriteResult::Done(write.revision())),
@@ -222,7 +222,7 @@ impl Database {
     }
 
     /// Drops all events.
-    pub fn compact(&mut self) -> Result<Revision> {
+    pub(super) fn compact(&mut self) -> Result<Revision> {
         self.write(|write| {
             let revision = write.revision();
             write.drop_events(revision)?;
@@ -403,7 +403,7 @@ fn read_events(
 }
 
 /// Returns the newest revision, and the newest revision whose events were dropped.
-pub fn head(tx: &Transaction<'_>) -> rusqlite::Result<(Revision, Revision)> {
+pub(super) fn head(tx: &Transaction<'_>) -> rusqlite::Result<(Revision, Revision)> {
     let read = |row: &Row<'_>| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?)));
     tx.query_row("SELECT revision, compacted FROM head", (), read)
 }
@@ -443,7 +443,7 @@ fn unsigned(revision: i64) -> Revision {
     Revision(u64::try_from(revision).unwrap_or_default())
 }
 
-pub fn signed(revision: Revision) -> i64 {
+pub(super) fn signed(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 

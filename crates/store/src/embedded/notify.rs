@@ -31,18 +31,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wakes the watches of all processes.
 #[derive(Debug)]
-pub struct Notifier {
+pub(super) struct Notifier {
     file: File,
     path: PathBuf,
 }
 
 impl Notifier {
-    pub fn open(database: &Path) -> io::Result<Self> {
+    pub(super) fn open(database: &Path) -> io::Result<Self> {
         let path = beside(database, "-wake");
         Ok(Self { file: schema::open_private(&path)?, path })
     }
 
-    pub fn notify(&mut self) {
+    pub(super) fn notify(&mut self) {
         // Watches use the new file if this one was removed.
         if !is_at(&self.file, &self.path)
             && let Ok(file) = schema::open_private(&self.path)
@@ -56,17 +56,17 @@ impl Notifier {
 
 /// The lock for creating or replacing the file of the database. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
+pub(super) struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
 impl Lock {
     /// Waits for the lock.
-    pub fn take(database: &Path) -> io::Result<Self> {
+    pub(super) fn take(database: &Path) -> io::Result<Self> {
         Self::take_with(database, |file| file.lock().map(|()| true))
             .and_then(|lock| lock.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock)))
     }
 
     /// Returns `None` if another process has the lock.
-    pub fn try_take(database: &Path) -> io::Result<Option<Self>> {
+    pub(super) fn try_take(database: &Path) -> io::Result<Option<Self>> {
         Self::take_with(database, |file| match file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
@@ -100,7 +100,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 /// Waits for changes of the database, with inotify if possible.
 #[derive(Debug)]
-pub struct Listener(Option<Inotify>);
+pub(super) struct Listener(Option<Inotify>);
 
 #[derive(Debug)]
 struct Inotify {
@@ -122,7 +122,7 @@ enum Change {
 
 impl Listener {
     /// Starts to watch the files. Without inotify, for example because the system has no more watches, it polls.
-    pub fn open(database: &Path) -> Self {
+    pub(super) fn open(database: &Path) -> Self {
         let inotify = Inotify::open(database);
         // The next read reports a store that was removed.
         if let Err(cause) = &inotify
@@ -134,18 +134,18 @@ impl Listener {
     }
 
     /// Returns whether the watched files are no longer those of the store.
-    pub fn is_stale(&self) -> bool {
+    pub(super) fn is_stale(&self) -> bool {
         self.0.as_ref().is_some_and(|inotify| inotify.is_stale.load(Relaxed))
     }
 
     /// Returns the time of the next check, if the next entry expires after `due`.
-    pub fn next_check(&self, due: Option<Duration>) -> Instant {
+    pub(super) fn next_check(&self, due: Option<Duration>) -> Instant {
         Instant::now() + check_delay(self.0.is_some(), due)
     }
 
     /// Waits until the database may have changed, at most until `until`. The wait can be cancelled: what it has learned
     /// is in `until`.
-    pub async fn wait(&self, until: &mut Instant) {
+    pub(super) async fn wait(&self, until: &mut Instant) {
         let Some(inotify) = &self.0 else { return sleep_until(*until).await };
         while let Ok(Change::Database) = timeout_at(*until, inotify.next_change()).await {
             *until = (*until).min(Instant::now() + MISSED_WAKE_DELAY);
@@ -200,7 +200,7 @@ fn check_delay(has_inotify: bool, due: Option<Duration>) -> Duration {
     due.map_or(longest, |due| longest.min(due + Duration::from_millis(1)))
 }
 
-pub fn beside(database: &Path, ending: &str) -> PathBuf {
+pub(super) fn beside(database: &Path, ending: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push(ending);
     path.into()

@@ -55,12 +55,12 @@ INSERT OR IGNORE INTO origin VALUES (1, lower(hex(randomblob(16))));
 ";
 
 /// SQLite never creates the file, because the file would have the wrong mode.
-pub const FLAGS: OpenFlags =
+pub(super) const FLAGS: OpenFlags =
     OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// Why the file cannot be used.
 #[derive(Debug)]
-pub enum OpenError {
+pub(super) enum OpenError {
     /// The file is damaged; a backup can replace it.
     Damaged(Cause),
     Other(Cause),
@@ -78,7 +78,7 @@ impl<E: Into<Cause>> From<E> for OpenError {
 
 /// Opens the file. Creates it and its tables if they are missing. The caller holds the lock against concurrent creation.
 /// `has_backup` means that an empty file is damaged, not new.
-pub fn open(path: &Path, has_backup: bool) -> Result<Connection, OpenError> {
+pub(super) fn open(path: &Path, has_backup: bool) -> Result<Connection, OpenError> {
     create_file(path)?;
     let mut connection = Connection::open_with_flags(path, FLAGS)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -104,7 +104,7 @@ pub fn open(path: &Path, has_backup: bool) -> Result<Connection, OpenError> {
 }
 
 /// Returns whether the database has podwire's tables; `false` if it is empty. Fails if it belongs to another program.
-pub fn is_initialized(connection: &Connection) -> Result<bool, Cause> {
+pub(super) fn is_initialized(connection: &Connection) -> Result<bool, Cause> {
     let application: i32 = pragma(connection, "application_id")?;
     let version: i32 = pragma(connection, "user_version")?;
     if application == 0 && version == 0 && is_empty(connection)? {
@@ -122,7 +122,7 @@ pub fn is_initialized(connection: &Connection) -> Result<bool, Cause> {
 }
 
 /// Checks the whole database, except the content of its indexes.
-pub fn verify(connection: &Connection) -> Result<(), Cause> {
+pub(super) fn verify(connection: &Connection) -> Result<(), Cause> {
     let check = "PRAGMA quick_check(1)";
     match connection.query_row(check, (), |row| row.get::<_, String>(0))?.as_str() {
         "ok" => Ok(()),
@@ -133,7 +133,7 @@ pub fn verify(connection: &Connection) -> Result<(), Cause> {
 /// Switches to a rollback journal. Files of earlier versions are in write-ahead mode, whose index is a mapped file: a
 /// program that truncates it kills all processes that have it open. While a process of such a version has the file
 /// open, the mode stays, which also works.
-pub fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     let is_wal = mode == "wal";
     if is_wal {
@@ -152,7 +152,7 @@ pub fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Returns the identity of the database, which its copies share.
-pub fn id(connection: &Connection) -> rusqlite::Result<String> {
+pub(super) fn id(connection: &Connection) -> rusqlite::Result<String> {
     connection.query_row("SELECT id FROM origin", (), |row| row.get(0))
 }
 
@@ -167,7 +167,7 @@ fn add_id(connection: &mut Connection) -> rusqlite::Result<()> {
 }
 
 /// Increases all revisions and drops all events, so that no watch and no condition from before can match.
-pub fn rebase(connection: &mut Connection, by: i64) -> rusqlite::Result<()> {
+pub(super) fn rebase(connection: &mut Connection, by: i64) -> rusqlite::Result<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute("UPDATE entry SET revision = revision + ?1, created = created + ?1", [by])?;
     tx.execute("DELETE FROM event", ())?;
@@ -187,7 +187,7 @@ fn create_file(path: &Path) -> io::Result<()> {
 }
 
 /// Opens or creates a file that only the owner can access.
-pub fn open_private(path: &Path) -> io::Result<File> {
+pub(super) fn open_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 

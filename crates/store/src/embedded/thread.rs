@@ -21,13 +21,13 @@ const BACKUP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A handle of the thread. When it is dropped, the thread finishes its jobs, closes the file and ends.
 #[derive(Debug)]
-pub struct StoreThread {
+pub(super) struct StoreThread {
     jobs: mpsc::Sender<Job>,
     name: String,
 }
 
 impl StoreThread {
-    pub async fn start(path: PathBuf) -> Result<Self> {
+    pub(super) async fn start(path: PathBuf) -> Result<Self> {
         let name = path.display().to_string();
         let (jobs, work) = mpsc::channel::<Job>();
         let (opened, wait) = oneshot::channel();
@@ -46,7 +46,7 @@ impl StoreThread {
     }
 
     /// Runs a job on the thread. The job runs even if the returned future is dropped.
-    pub async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -13,7 +13,7 @@ use crate::{Entry, Revision, WriteResult};
 const KEPT_EVENTS: u64 = 10_000;
 
 #[derive(Debug)]
-pub struct WriteTransaction<'a> {
+pub(super) struct WriteTransaction<'a> {
     tx: &'a Transaction<'a>,
     now: Moment,
     /// Revision before the transaction.
@@ -24,7 +24,7 @@ pub struct WriteTransaction<'a> {
 
 impl<'a> WriteTransaction<'a> {
     /// Begins with removing expired entries, so that no condition depends on them.
-    pub fn begin(tx: &'a Transaction<'a>, now: Moment) -> rusqlite::Result<Self> {
+    pub(super) fn begin(tx: &'a Transaction<'a>, now: Moment) -> rusqlite::Result<Self> {
         let (revision, _) = head(tx)?;
         let mut write = Self { tx, now, before: revision, revision };
         for key in write.expired()? {
@@ -33,16 +33,16 @@ impl<'a> WriteTransaction<'a> {
         Ok(write)
     }
 
-    pub fn tx(&self) -> &'a Transaction<'a> {
+    pub(super) fn tx(&self) -> &'a Transaction<'a> {
         self.tx
     }
 
-    pub fn revision(&self) -> Revision {
+    pub(super) fn revision(&self) -> Revision {
         self.revision
     }
 
     /// Writes an entry in place of `present`, the present entry of the key.
-    pub fn put(
+    pub(super) fn put(
         &mut self,
         present: Option<&Entry>,
         key: &str,
@@ -63,7 +63,7 @@ impl<'a> WriteTransaction<'a> {
         Ok(WriteResult::Done(revision))
     }
 
-    pub fn remove(&mut self, key: &str) -> rusqlite::Result<WriteResult> {
+    pub(super) fn remove(&mut self, key: &str) -> rusqlite::Result<WriteResult> {
         let revision = self.next_revision();
         let sql = "INSERT INTO event (revision, key, expires) VALUES (?1, ?2, FALSE)";
         self.tx.execute(sql, (signed(revision), key))?;
@@ -72,7 +72,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     /// Restarts the time to live. This is not an event.
-    pub fn refresh_ttl(&mut self, entry: &Entry) -> rusqlite::Result<WriteResult> {
+    pub(super) fn refresh_ttl(&mut self, entry: &Entry) -> rusqlite::Result<WriteResult> {
         let ttl = "SELECT ttl FROM entry WHERE key = ?1";
         let ttl: Option<i64> = self.tx.query_row(ttl, [&entry.key], |row| row.get(0))?;
         if let Some(ttl) = ttl {
@@ -83,7 +83,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     /// Drops the events up to `until`.
-    pub fn drop_events(&mut self, until: Revision) -> rusqlite::Result<()> {
+    pub(super) fn drop_events(&mut self, until: Revision) -> rusqlite::Result<()> {
         let until = signed(until);
         self.tx.execute("DELETE FROM event WHERE revision <= ?1", [until])?;
         self.tx.execute("UPDATE head SET compacted = max(compacted, ?1)", [until])?;
@@ -91,7 +91,7 @@ impl<'a> WriteTransaction<'a> {
     }
 
     /// Returns whether watches have to be woken.
-    pub fn finish(mut self) -> rusqlite::Result<bool> {
+    pub(super) fn finish(mut self) -> rusqlite::Result<bool> {
         if self.revision == self.before {
             return Ok(false);
         }

@@ -11,7 +11,7 @@ use super::thread::StoreThread;
 use crate::{BoxFuture, Result, Revision, Watch, Watched, backoff};
 
 #[derive(Debug)]
-pub struct Watcher {
+pub(super) struct Watcher {
     thread: Arc<StoreThread>,
     database: PathBuf,
     prefix: String,
@@ -28,14 +28,19 @@ pub struct Watcher {
 
 /// The result of one read.
 #[derive(Debug)]
-pub struct ReadEvents {
+pub(super) struct ReadEvents {
     pub watched: Watched,
     /// Time until the next entry expires.
     pub due: Option<std::time::Duration>,
 }
 
 impl Watcher {
-    pub fn new(thread: Arc<StoreThread>, database: &Path, prefix: String, after: Revision) -> Self {
+    pub(super) fn new(
+        thread: Arc<StoreThread>,
+        database: &Path,
+        prefix: String,
+        after: Revision,
+    ) -> Self {
         let database = database.to_path_buf();
         Self {
             thread,

@@ -37,7 +37,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size of an answer. Lists are requested in pages, and etcd splits the answers of watches.
-pub const LARGEST: usize = 8 << 20;
+pub(super) const LARGEST: usize = 8 << 20;
 
 const TOO_LARGE: &str = "message length too large";
 
@@ -46,7 +46,7 @@ const MAX_LOGINS: u32 = 2;
 
 /// The effect of a call, which decides whether it is repeated after no answer has arrived.
 #[derive(Clone, Copy, Debug)]
-pub enum Effect<'a> {
+pub(super) enum Effect<'a> {
     /// The call can be repeated: it changes nothing, or only something that expires.
     None,
     /// The call writes the key under a condition that no longer holds afterwards. It is repeated; the condition may then
@@ -57,7 +57,7 @@ pub enum Effect<'a> {
 }
 
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     endpoints: Vec<Uri>,
     tls: Option<Tls>,
     credentials: Option<Credentials>,
@@ -77,14 +77,14 @@ struct State {
 
 /// A connection and its login token.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub(super) struct Session {
     grpc: Grpc<Channel>,
     token: Option<MetadataValue<Ascii>>,
     number: u64,
 }
 
 impl Client {
-    pub fn new(conf: &EtcdConf) -> Result<Self> {
+    pub(super) fn new(conf: &EtcdConf) -> Result<Self> {
         let endpoints = endpoints::parse(&conf.endpoints, conf.tls.is_some())?;
         let rotation = Rotation::new(endpoints.len(), backoff::random());
         let state = Mutex::new(State { rotation, session: None, count: 0 });
@@ -92,23 +92,23 @@ impl Client {
         Ok(Self { endpoints, tls, credentials, state, has_answered: AtomicBool::new(false) })
     }
 
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let hosts: Vec<_> = self.endpoints.iter().map(|uri| uri.authority()).collect();
         let hosts: Vec<_> = hosts.into_iter().flatten().map(|host| host.as_str()).collect();
         format!("etcd at {}", hosts.join(", "))
     }
 
-    pub fn endpoint_count(&self) -> usize {
+    pub(super) fn endpoint_count(&self) -> usize {
         self.endpoints.len()
     }
 
     /// Sends a request and returns the answer.
-    pub async fn call<C: Call>(&self, request: C, effect: Effect<'_>) -> Result<C::Answer> {
+    pub(super) async fn call<C: Call>(&self, request: C, effect: Effect<'_>) -> Result<C::Answer> {
         self.call_with_doubt(request, effect).await.map(|(answer, _)| answer)
     }
 
     /// Like [`call`](Self::call). Also returns whether an earlier attempt may have been carried out.
-    pub async fn call_with_doubt<C: Call>(
+    pub(super) async fn call_with_doubt<C: Call>(
         &self,
         request: C,
         effect: Effect<'_>,
@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// Restarts the time to live of a lease. Returns `false` if the lease does not exist.
-    pub async fn keep_alive(&self, lease: i64) -> Result<bool> {
+    pub(super) async fn keep_alive(&self, lease: i64) -> Result<bool> {
         let attempt = |session: Session| async move {
             let requests = tokio_stream::once(LeaseKeepAlive { id: lease });
             let mut answers = session.stream(KEEP_ALIVE, requests).await?;
@@ -131,7 +131,7 @@ impl Client {
 
     /// Tries one server after the other until one answers, the call is refused, or time is up. Also returns whether an
     /// earlier attempt than the answered one may have been carried out.
-    pub async fn repeat<T, F>(
+    pub(super) async fn repeat<T, F>(
         &self,
         limit: Duration,
         effect: Effect<'_>,
@@ -185,20 +185,20 @@ impl Client {
         }
     }
 
-    pub fn uncertain(&self, key: &str, cause: Cause) -> Error {
+    pub(super) fn uncertain(&self, key: &str, cause: Cause) -> Error {
         Error::Uncertain { store: self.name(), key: key.to_owned(), cause }
     }
 
-    pub fn refused(&self, cause: Cause) -> Error {
+    pub(super) fn refused(&self, cause: Cause) -> Error {
         Error::Refused { store: self.name(), cause }
     }
 
-    pub fn unavailable(&self, cause: Cause) -> Error {
+    pub(super) fn unavailable(&self, cause: Cause) -> Error {
         Error::Unavailable { store: self.name(), cause }
     }
 
     /// Drops a session. The next one uses another server, unless only the token of this one was invalid.
-    pub async fn discard(&self, session: u64, kind: FailureKind) {
+    pub(super) async fn discard(&self, session: u64, kind: FailureKind) {
         let mut state = self.state.lock().await;
         let is_current = state.session.as_ref().is_some_and(|current| current.number == session);
         if !is_current {
@@ -211,7 +211,7 @@ impl Client {
     }
 
     /// Opens a new connection to the same server for the next call.
-    pub fn reconnect(&self) {
+    pub(super) fn reconnect(&self) {
         // If it is locked, a new one is being opened.
         if let Ok(mut state) = self.state.try_lock() {
             state.session = None;
@@ -311,11 +311,14 @@ impl Client {
 }
 
 impl Session {
-    pub fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    pub async fn unary<C: Call>(mut self, request: C) -> std::result::Result<C::Answer, Status> {
+    pub(super) async fn unary<C: Call>(
+        mut self,
+        request: C,
+    ) -> std::result::Result<C::Answer, Status> {
         self.ready().await?;
         let request = self.with_metadata(request);
         let codec = ProstCodec::<C, C::Answer>::default();
@@ -324,7 +327,7 @@ impl Session {
     }
 
     /// Opens a stream of requests and a stream of answers.
-    pub async fn stream<Q, A>(
+    pub(super) async fn stream<Q, A>(
         mut self,
         path: &'static str,
         requests: impl Stream<Item = Q> + Send + 'static,
@@ -387,17 +390,17 @@ fn is_authentication_off(status: &Status) -> bool {
 }
 
 /// Returns whether an answer exceeds [`LARGEST`]. The text is tonic's.
-pub fn is_too_large(status: &Status) -> bool {
+pub(super) fn is_too_large(status: &Status) -> bool {
     status.code() == Code::OutOfRange && status.message().contains(TOO_LARGE)
 }
 
 /// Like [`is_too_large`], for the error of a call.
-pub fn was_too_large(error: &Error) -> bool {
+pub(super) fn was_too_large(error: &Error) -> bool {
     refused_with(error, TOO_LARGE)
 }
 
 /// Returns whether the requested revision was compacted.
-pub fn is_compacted(error: &Error) -> bool {
+pub(super) fn is_compacted(error: &Error) -> bool {
     refused_with(error, "has been compacted")
 }
 
@@ -406,7 +409,7 @@ fn refused_with(error: &Error, text: &str) -> bool {
 }
 
 /// Returns the server's message, or the chain of errors on the way to it.
-pub fn cause(status: &Status) -> Cause {
+pub(super) fn cause(status: &Status) -> Cause {
     match std::error::Error::source(status) {
         Some(source) => ErrorChain(source).to_string().into(),
         None if status.message().is_empty() => status.code().description().into(),

@@ -7,7 +7,7 @@ use tonic::transport::Uri;
 use crate::{Error, Result};
 
 /// Parses endpoints.
-pub fn parse(endpoints: &[String], has_tls: bool) -> Result<Vec<Uri>> {
+pub(super) fn parse(endpoints: &[String], has_tls: bool) -> Result<Vec<Uri>> {
     if endpoints.is_empty() {
         return Err(Error::Invalid("no etcd endpoint is given".to_owned()));
     }
@@ -45,36 +45,36 @@ fn parse_one(endpoint: &str, has_tls: bool) -> Result<Uri> {
 }
 
 /// Returns the name or address for which the server's certificate must be valid.
-pub fn server_name(uri: &Uri) -> &str {
+pub(super) fn server_name(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
 /// The next endpoint, round robin.
 #[derive(Clone, Copy, Debug)]
-pub struct Rotation {
+pub(super) struct Rotation {
     count: usize,
     at: usize,
 }
 
 impl Rotation {
     /// Starts at a random endpoint, so that the nodes use all servers evenly.
-    pub fn new(count: usize, random: u64) -> Self {
+    pub(super) fn new(count: usize, random: u64) -> Self {
         let count = count.max(1);
         let spread = u64::try_from(count).unwrap_or(u64::MAX);
         Self { count, at: usize::try_from(random % spread).unwrap_or_default() }
     }
 
-    pub fn at(self) -> usize {
+    pub(super) fn at(self) -> usize {
         self.at
     }
 
-    pub fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.at = (self.at + 1) % self.count;
     }
 }
 
 /// Returns how often all endpoints have failed. Only then is a delay useful.
-pub fn rounds(failures: u32, endpoints: usize) -> u32 {
+pub(super) fn rounds(failures: u32, endpoints: usize) -> u32 {
     failures / u32::try_from(endpoints).unwrap_or(u32::MAX).max(1)
 }
 

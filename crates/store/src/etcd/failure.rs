@@ -4,7 +4,7 @@
 use tonic::{Code, ConnectError, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
+pub(super) enum FailureKind {
     /// The call was certainly not carried out. Another server may accept it.
     NotSent,
     /// The call was not carried out, because the login is missing or no longer valid.
@@ -17,7 +17,7 @@ pub enum FailureKind {
 
 /// A failed call.
 #[derive(Clone, Copy, Debug)]
-pub struct Failure<'a> {
+pub(super) struct Failure<'a> {
     pub code: Code,
     pub message: &'a str,
     /// Whether a server may have received it.
@@ -25,12 +25,12 @@ pub struct Failure<'a> {
 }
 
 impl<'a> Failure<'a> {
-    pub fn of(status: &'a Status) -> Self {
+    pub(super) fn of(status: &'a Status) -> Self {
         let (code, message) = (status.code(), status.message());
         Self { code, message, was_sent: !has_connect_error(status) }
     }
 
-    pub fn kind(self) -> FailureKind {
+    pub(super) fn kind(self) -> FailureKind {
         let contains = |text: &str| self.message.contains(text);
         match self.code {
             _ if !self.was_sent => FailureKind::NotSent,

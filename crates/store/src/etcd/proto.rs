@@ -7,7 +7,7 @@ use std::fmt;
 use prost::{Enumeration, Message, Oneof};
 
 /// A call with one answer.
-pub trait Call: Message + Clone + Send + Sync + 'static {
+pub(super) trait Call: Message + Clone + Send + Sync + 'static {
     const PATH: &'static str;
     type Answer: Message + Default + Send + Sync + 'static;
 }
@@ -30,17 +30,17 @@ calls! {
 }
 
 /// Streams in both directions.
-pub const WATCH: &str = "/etcdserverpb.Watch/Watch";
-pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(super) const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Header {
+pub(super) struct Header {
     #[prost(int64, tag = "3")]
     pub revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct KeyValue {
+pub(super) struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     #[prost(int64, tag = "2")]
@@ -54,7 +54,7 @@ pub struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Range {
+pub(super) struct Range {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     /// Empty for a single key.
@@ -73,7 +73,7 @@ pub struct Range {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct RangeAnswer {
+pub(super) struct RangeAnswer {
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
@@ -84,7 +84,7 @@ pub struct RangeAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Put {
+pub(super) struct Put {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -95,7 +95,7 @@ pub struct Put {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct DeleteRange {
+pub(super) struct DeleteRange {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
 }
@@ -114,7 +114,7 @@ pub enum CompareTarget {
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum CompareWith {
+pub(super) enum CompareWith {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "6")]
@@ -122,7 +122,7 @@ pub enum CompareWith {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Compare {
+pub(super) struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
     pub result: i32,
     #[prost(enumeration = "CompareTarget", tag = "2")]
@@ -134,7 +134,7 @@ pub struct Compare {
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Request {
+pub(super) enum Request {
     #[prost(message, tag = "1")]
     Range(Range),
     #[prost(message, tag = "2")]
@@ -144,25 +144,25 @@ pub enum Request {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct RequestOp {
+pub(super) struct RequestOp {
     #[prost(oneof = "Request", tags = "1, 2, 3")]
     pub request: Option<Request>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Response {
+pub(super) enum Response {
     #[prost(message, tag = "1")]
     Range(RangeAnswer),
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ResponseOp {
+pub(super) struct ResponseOp {
     #[prost(oneof = "Response", tags = "1")]
     pub response: Option<Response>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Txn {
+pub(super) struct Txn {
     #[prost(message, repeated, tag = "1")]
     pub compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
@@ -172,7 +172,7 @@ pub struct Txn {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TxnAnswer {
+pub(super) struct TxnAnswer {
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
     #[prost(bool, tag = "2")]
@@ -182,35 +182,35 @@ pub struct TxnAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseGrant {
+pub(super) struct LeaseGrant {
     /// In seconds.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseGrantAnswer {
+pub(super) struct LeaseGrantAnswer {
     #[prost(int64, tag = "2")]
     pub id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseRevoke {
+pub(super) struct LeaseRevoke {
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseRevokeAnswer {}
+pub(super) struct LeaseRevokeAnswer {}
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseKeepAlive {
+pub(super) struct LeaseKeepAlive {
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct LeaseKeepAliveAnswer {
+pub(super) struct LeaseKeepAliveAnswer {
     /// 0 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
@@ -218,7 +218,7 @@ pub struct LeaseKeepAliveAnswer {
 
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
-pub struct Authenticate {
+pub(super) struct Authenticate {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(string, tag = "2")]
@@ -233,7 +233,7 @@ impl fmt::Debug for Authenticate {
 
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
-pub struct AuthenticateAnswer {
+pub(super) struct AuthenticateAnswer {
     #[prost(string, tag = "2")]
     pub token: String,
 }
@@ -245,7 +245,7 @@ impl fmt::Debug for AuthenticateAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct WatchCreate {
+pub(super) struct WatchCreate {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -260,13 +260,13 @@ pub struct WatchCreate {
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum WatchUnion {
+pub(super) enum WatchUnion {
     #[prost(message, tag = "1")]
     Create(WatchCreate),
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct WatchRequest {
+pub(super) struct WatchRequest {
     #[prost(oneof = "WatchUnion", tags = "1")]
     pub request: Option<WatchUnion>,
 }
@@ -279,7 +279,7 @@ pub enum EventType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Event {
+pub(super) struct Event {
     #[prost(enumeration = "EventType", tag = "1")]
     pub kind: i32,
     #[prost(message, optional, tag = "2")]
@@ -287,7 +287,7 @@ pub struct Event {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct WatchAnswer {
+pub(super) struct WatchAnswer {
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
     #[prost(bool, tag = "3")]
@@ -306,11 +306,11 @@ pub struct WatchAnswer {
 }
 
 impl Range {
-    pub fn of_key(key: &str) -> Self {
+    pub(super) fn of_key(key: &str) -> Self {
         Self { key: key.into(), ..Self::default() }
     }
 
-    pub fn of_prefix(prefix: &str) -> Self {
+    pub(super) fn of_prefix(prefix: &str) -> Self {
         let (key, range_end) = bounds(prefix);
         Self { key, range_end, ..Self::default() }
     }
@@ -318,7 +318,7 @@ impl Range {
 
 impl Txn {
     /// Returns a transaction: the request if the condition holds, else a read of the key.
-    pub fn new(key: &str, condition: Option<Compare>, then: Request) -> Self {
+    pub(super) fn new(key: &str, condition: Option<Compare>, then: Request) -> Self {
         let op = |request| vec![RequestOp { request: Some(request) }];
         let look = Request::Range(Range::of_key(key));
         Self { compare: condition.into_iter().collect(), success: op(then), failure: op(look) }
@@ -326,7 +326,7 @@ impl Txn {
 }
 
 /// Returns a range of keys in etcd's form, in which a zero byte means the first key or no end.
-pub fn bounds(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn bounds(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     let start = if prefix.is_empty() { vec![0] } else { prefix.into() };
     (start, crate::key::end_of(prefix).map_or_else(|| vec![0], String::into_bytes))
 }

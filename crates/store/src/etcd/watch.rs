@@ -23,7 +23,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 const STABLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub struct Watcher {
+pub(super) struct Watcher {
     client: Arc<Client>,
     prefix: String,
     /// All changes up to this revision have been reported.
@@ -58,7 +58,7 @@ enum Step {
 }
 
 impl Watcher {
-    pub fn new(client: Arc<Client>, prefix: String, after: Revision) -> Self {
+    pub(super) fn new(client: Arc<Client>, prefix: String, after: Revision) -> Self {
         Self {
             client,
             prefix,

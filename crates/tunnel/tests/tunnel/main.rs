@@ -3,6 +3,7 @@
 //! TCP and UDP verify what arrives.
 
 #![expect(clippy::unwrap_used, reason = "a test panics when it fails")]
+#![expect(unreachable_pub, reason = "a test program has no users")]
 
 mod flannel;
 mod interop;

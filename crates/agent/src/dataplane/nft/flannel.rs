@@ -20,7 +20,7 @@ const CHAINS: [(&str, &str, &str, &str); 2] = [
 const TABLES: [(Family, &str); 2] = [(Family::V4, "flannel-ipv4"), (Family::V6, "flannel-ipv6")];
 
 /// Plans the removal of flannel's rules, chains and tables.
-pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
+pub(super) fn plan(nft: &Nft) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
     for family in [Family::V4, Family::V6] {
         for (name, base_chain, chain, comment) in CHAINS {
@@ -53,7 +53,7 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
 }
 
 /// Returns a problem for each of flannel's chains in `iptables-legacy`.
-pub fn legacy_rules() -> Vec<Problem> {
+pub(super) fn legacy_rules() -> Vec<Problem> {
     let mut problems = Vec::new();
     for family in [Family::V4, Family::V6] {
         let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };

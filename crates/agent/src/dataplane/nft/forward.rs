@@ -9,14 +9,14 @@
 
 use kernel::Family;
 use kernel::nft::xtables::{self, Forwarded, comment_of};
-pub use kernel::nft::xtables::{FILTER as TABLE, FORWARD as CHAIN, Form};
+pub(super) use kernel::nft::xtables::{FILTER as TABLE, FORWARD as CHAIN, Form};
 use kernel::nft::{Batch, Nft, ObservedRule, Place};
 
 use super::desired::{Accept, Direction};
 use super::{Change, Plan};
 
 /// Plans the changes of this agent's rules in the chain of one family.
-pub fn plan(
+pub(super) fn plan(
     nft: &Nft,
     family: Family,
     owner: &str,

@@ -15,7 +15,11 @@ const CHAIN: &str = "postrouting";
 const BASE: BaseChain = BaseChain { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: 100 };
 
 /// Plans the changes of the table. `None` removes it.
-pub fn plan(nft: &Nft, table: Table<'_>, desired: Option<&AgentTable>) -> kernel::Result<Plan> {
+pub(super) fn plan(
+    nft: &Nft,
+    table: Table<'_>,
+    desired: Option<&AgentTable>,
+) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
     let name = format!("{} {}", table.family.as_str(), table.name);
     match (desired, nft.table(table)?) {

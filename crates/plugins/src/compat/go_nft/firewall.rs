@@ -13,7 +13,7 @@ const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
 
 /// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether
 /// our backend `iptables` made the rules.
-pub fn remove_firewall(
+pub(crate) fn remove_firewall(
     nft: &Nft,
     addresses: &[IpAddr],
     is_removed: impl Fn(IpAddr, bool) -> bool,
@@ -49,7 +49,7 @@ fn is_for_replies(rule: &ObservedRule) -> bool {
 }
 
 /// Whether the rules for an address exist, one per direction, and are reachable from FORWARD.
-pub fn has_firewall(nft: &Nft, address: IpAddr) -> kernel::Result<bool> {
+pub(crate) fn has_firewall(nft: &Nft, address: IpAddr) -> kernel::Result<bool> {
     let filter = table(family_of(address), "filter");
     let rules = nft.rules(filter, CHAIN)?;
     let is_own = |rule: &&ObservedRule| rule.accepts() && matches_address(rule, address);
@@ -62,7 +62,7 @@ pub fn has_firewall(nft: &Nft, address: IpAddr) -> kernel::Result<bool> {
 }
 
 /// Whether a bridge is isolated from others, for packets of this address's family.
-pub fn has_isolation(nft: &Nft, address: IpAddr, bridge: &str) -> kernel::Result<bool> {
+pub(crate) fn has_isolation(nft: &Nft, address: IpAddr, bridge: &str) -> kernel::Result<bool> {
     let filter = table(family_of(address), "filter");
     let is_jump = |rule: &ObservedRule, to| rule.target.as_deref() == Some(to);
     let matches_bridge = |rule: &ObservedRule| {

@@ -19,7 +19,7 @@ const NFT_CHAIN: &str = "masq_checks";
 
 /// Removes an attachment's rules. The name of the iptables chain depends on network and container
 /// only. If the addresses are known, rules for another interface of the same container are kept.
-pub fn remove_masquerade(
+pub(crate) fn remove_masquerade(
     nft: &Nft,
     network: &str,
     attachment: &Attachment,
@@ -41,7 +41,7 @@ pub fn remove_masquerade(
 }
 
 /// Removes the rules of a network's attachments that are not valid.
-pub fn gc_masquerade(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
+pub(crate) fn gc_masquerade(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
     let kept = valid.iter().map(|one| chain(network, one)).collect();
     let comment = &format!("name: {} id: ", quoted(network));
     for family in FAMILIES {
@@ -58,7 +58,7 @@ pub fn gc_masquerade(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::
 }
 
 /// Whether the Go plugin masquerades this address of an attachment.
-pub fn has_masquerade(
+pub(crate) fn has_masquerade(
     nft: &Nft,
     network: &str,
     attachment: &Attachment,

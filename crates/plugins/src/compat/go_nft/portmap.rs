@@ -23,7 +23,7 @@ const NFT_MASQUERADE: &str = "masquerading";
 /// The known properties of an attachment's mappings. A rule of nft names the container only, which
 /// may have mappings on other networks too.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Mapped<'a> {
+pub(crate) struct Mapped<'a> {
     /// The container's addresses on this network.
     pub addresses: &'a [IpAddr],
     /// The host ports; used if the addresses are not known.
@@ -31,7 +31,7 @@ pub struct Mapped<'a> {
 }
 
 /// Removes the rules of a container on a network.
-pub fn remove_port_mappings(
+pub(crate) fn remove_port_mappings(
     nft: &Nft,
     network: &str,
     container: &str,
@@ -56,7 +56,11 @@ pub fn remove_port_mappings(
 
 /// Removes the chains of a network's containers that are not valid. Rules of nft are kept: they
 /// name the container only, which may be on another network.
-pub fn gc_port_mappings(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
+pub(crate) fn gc_port_mappings(
+    nft: &Nft,
+    network: &str,
+    valid: &[Attachment],
+) -> kernel::Result<()> {
     let (prefix, from) = CHAINS[0];
     let chain = |one: &Attachment| hashed(prefix, &[network, &one.container_id], 28);
     let kept = valid.iter().map(chain).collect();
@@ -68,7 +72,7 @@ pub fn gc_port_mappings(nft: &Nft, network: &str, valid: &[Attachment]) -> kerne
 }
 
 /// Whether there are rules for this number of mappings to the address.
-pub fn has_port_mappings(
+pub(crate) fn has_port_mappings(
     nft: &Nft,
     network: &str,
     container: &str,

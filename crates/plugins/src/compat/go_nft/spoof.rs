@@ -13,7 +13,11 @@ const NAT: Table<'static> = Table { family: TableFamily::Bridge, name: "nat" };
 const MAX_CHAIN_LEN: usize = 255 - 4;
 
 /// Whether an attachment's chains exist and are reachable from PREROUTING.
-pub fn has_spoof_check(nft: &Nft, attachment: &Attachment, mac: MacAddr) -> kernel::Result<bool> {
+pub(crate) fn has_spoof_check(
+    nft: &Nft,
+    attachment: &Attachment,
+    mac: MacAddr,
+) -> kernel::Result<bool> {
     let chain = chain(attachment);
     if !exists(nft, &chain)? || jumps(nft, NAT, "PREROUTING", &chain)?.is_empty() {
         return Ok(false);
@@ -34,7 +38,7 @@ fn exists(nft: &Nft, chain: &str) -> kernel::Result<bool> {
 }
 
 /// Removes an attachment's chains and the rules that jump to them.
-pub fn remove_spoof_check(nft: &Nft, attachment: &Attachment) -> kernel::Result<bool> {
+pub(crate) fn remove_spoof_check(nft: &Nft, attachment: &Attachment) -> kernel::Result<bool> {
     let chain = chain(attachment);
     if !exists(nft, &chain)? {
         return Ok(false);

@@ -14,13 +14,17 @@ const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
 
 /// A bridge with an ingress policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BridgePolicy<'a> {
+pub(crate) struct BridgePolicy<'a> {
     pub bridge: &'a str,
     pub isolated: bool,
 }
 
 /// Accepts packets from and replies to these addresses.
-pub fn add(addresses: &[IpAddr], admin: &str, policy: Option<BridgePolicy>) -> Result<(), Error> {
+pub(crate) fn add(
+    addresses: &[IpAddr],
+    admin: &str,
+    policy: Option<BridgePolicy>,
+) -> Result<(), Error> {
     each_family(addresses, |family, own| {
         change(family, "filter", |saved| additions(saved, own, admin, policy))
     })
@@ -28,7 +32,7 @@ pub fn add(addresses: &[IpAddr], admin: &str, policy: Option<BridgePolicy>) -> R
 
 /// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether
 /// this backend made the rules.
-pub fn remove(
+pub(crate) fn remove(
     addresses: &[IpAddr],
     is_removed: impl Fn(IpAddr, bool) -> bool,
 ) -> Result<(), Error> {
@@ -38,7 +42,7 @@ pub fn remove(
 }
 
 /// Returns the first missing rule.
-pub fn missing(
+pub(crate) fn missing(
     addresses: &[IpAddr],
     admin: &str,
     policy: Option<BridgePolicy>,

@@ -12,7 +12,7 @@ use crate::compat::names::hashed;
 
 /// The desired chain of a container.
 #[derive(Debug, Clone)]
-pub struct DesiredRules<'a> {
+pub(crate) struct DesiredRules<'a> {
     pub network: &'a str,
     pub container: &'a str,
     /// The container's addresses with their prefix lengths.
@@ -23,7 +23,7 @@ pub struct DesiredRules<'a> {
 }
 
 /// Makes the chains of both families, or none.
-pub fn add(desired: &DesiredRules) -> Result<(), Error> {
+pub(crate) fn add(desired: &DesiredRules) -> Result<(), Error> {
     for family in families(desired) {
         let added = change(family, "nat", |saved| additions(saved, desired, family));
         added.inspect_err(|_| rollback(desired))?;
@@ -32,7 +32,7 @@ pub fn add(desired: &DesiredRules) -> Result<(), Error> {
 }
 
 /// Removes the rules of a failed ADD; another interface of the container keeps its own.
-pub fn rollback(desired: &DesiredRules) {
+pub(crate) fn rollback(desired: &DesiredRules) {
     let own: Vec<IpAddr> = desired.own.iter().map(IpNet::addr).collect();
     if !own.is_empty() {
         // The error that caused the rollback is the one to report.
@@ -42,7 +42,7 @@ pub fn rollback(desired: &DesiredRules) {
 
 /// Removes a container's chain, or only the rules of these addresses if another interface uses the
 /// chain.
-pub fn remove(network: &str, container: &str, addresses: &[IpAddr]) -> Result<(), Error> {
+pub(crate) fn remove(network: &str, container: &str, addresses: &[IpAddr]) -> Result<(), Error> {
     let removed = [Family::V4, Family::V6].map(|family| {
         change(family, "nat", |saved| removals(saved, &chain(network, container), addresses))
     });
@@ -50,7 +50,7 @@ pub fn remove(network: &str, container: &str, addresses: &[IpAddr]) -> Result<()
 }
 
 /// Removes the chains of a network's containers that are not valid.
-pub fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let valid: BTreeSet<String> =
         valid.iter().map(|one| chain(network, &one.container_id)).collect();
     let removed = [Family::V4, Family::V6].map(|family| {
@@ -63,7 +63,7 @@ pub fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
 }
 
 /// Returns the first missing rule.
-pub fn missing(desired: &DesiredRules) -> Result<Option<String>, Error> {
+pub(crate) fn missing(desired: &DesiredRules) -> Result<Option<String>, Error> {
     for family in families(desired) {
         let saved = read(family, "nat")?;
         let rules = rules(desired, family);

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 
 /// A rule: its chain and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub(crate) struct Rule {
     pub chain: String,
     pub words: Vec<String>,
 }
 
 impl Rule {
     /// Creates a rule. `matches` is split at blanks; `comment` may contain blanks and quotes.
-    pub fn new(chain: &str, matches: &str, comment: &str, target: &str) -> Self {
+    pub(crate) fn new(chain: &str, matches: &str, comment: &str, target: &str) -> Self {
         let mut words: Vec<String> = matches.split_whitespace().map(str::to_owned).collect();
         if !comment.is_empty() {
             words.extend(["-m", "comment", "--comment", comment].map(str::to_owned));
@@ -24,12 +24,12 @@ impl Rule {
     }
 
     /// The target of the rule.
-    pub fn target(&self) -> Option<&str> {
+    pub(crate) fn target(&self) -> Option<&str> {
         self.after("-j")
     }
 
     /// The argument after an option.
-    pub fn after(&self, option: &str) -> Option<&str> {
+    pub(crate) fn after(&self, option: &str) -> Option<&str> {
         let at = self.words.iter().position(|word| word == option)?;
         self.words.get(at + 1).map(String::as_str)
     }
@@ -52,14 +52,14 @@ impl Rule {
 
 /// The contents of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Saved {
+pub(crate) struct Saved {
     pub chains: BTreeSet<String>,
     pub rules: Vec<Rule>,
 }
 
 impl Saved {
     /// Parses the output of `iptables-save -t`; lines of other kinds are ignored.
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut saved = Self::default();
         for line in text.lines() {
             if let Some(chain) = line.strip_prefix(':') {
@@ -73,38 +73,38 @@ impl Saved {
         saved
     }
 
-    pub fn has(&self, rule: &Rule) -> bool {
+    pub(crate) fn has(&self, rule: &Rule) -> bool {
         self.position(rule).is_some()
     }
 
     /// The position of a rule among all rules of the table.
-    pub fn position(&self, rule: &Rule) -> Option<usize> {
+    pub(crate) fn position(&self, rule: &Rule) -> Option<usize> {
         self.rules.iter().position(|other| other.is_same(rule))
     }
 
     /// The lines that create those of these chains that are missing.
-    pub fn add_chains(&self, chains: &[&str]) -> String {
+    pub(crate) fn add_chains(&self, chains: &[&str]) -> String {
         let missing = chains.iter().filter(|chain| !self.chains.contains(**chain));
         missing.map(|chain| format!("-N {chain}\n")).collect()
     }
 
     /// The line that appends the rule to its chain; empty if the rule exists.
-    pub fn append(&self, rule: &Rule) -> String {
+    pub(crate) fn append(&self, rule: &Rule) -> String {
         if self.has(rule) { String::new() } else { rule.write("-A") }
     }
 
     /// The line that inserts the rule at the head of its chain; empty if the rule exists.
-    pub fn insert(&self, rule: &Rule) -> String {
+    pub(crate) fn insert(&self, rule: &Rule) -> String {
         if self.has(rule) { String::new() } else { rule.write("-I") }
     }
 
     /// The lines that remove the selected rules.
-    pub fn remove_rules(&self, is_removed: impl Fn(&Rule) -> bool) -> String {
+    pub(crate) fn remove_rules(&self, is_removed: impl Fn(&Rule) -> bool) -> String {
         self.rules.iter().filter(|rule| is_removed(rule)).map(|rule| rule.write("-D")).collect()
     }
 
     /// The lines that flush and remove a chain; empty if the chain does not exist.
-    pub fn remove_chain(&self, chain: &str) -> String {
+    pub(crate) fn remove_chain(&self, chain: &str) -> String {
         let exists = self.chains.contains(chain);
         if exists { format!("-F {chain}\n-X {chain}\n") } else { String::new() }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::v4::message::code;
 
 /// Socket of the daemon, as for the Go plugin.
-pub const DEFAULT_SOCKET: &str = "/run/cni/dhcp.sock";
+pub(super) const DEFAULT_SOCKET: &str = "/run/cni/dhcp.sock";
 
 /// Options requested by default. Classless routes come before routers, because some servers omit the routes otherwise
 /// (RFC 3442).
@@ -38,7 +38,7 @@ const MAX_VALUE: usize = 255;
 
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dhcp {
+pub(super) struct Dhcp {
     /// Socket of the daemon.
     pub socket: PathBuf,
     /// Options of the leases.
@@ -48,7 +48,7 @@ pub struct Dhcp {
 /// Which leases to request, and with which options.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LeaseOptions {
+pub(super) struct LeaseOptions {
     /// Request an IPv4 address.
     pub ipv4: bool,
     /// Request an IPv6 address.
@@ -63,7 +63,7 @@ pub struct LeaseOptions {
 
 /// A DHCPv4 option to send.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct ProvidedOption {
+pub(super) struct ProvidedOption {
     pub code: u8,
     pub value: Vec<u8>,
 }
@@ -113,7 +113,7 @@ struct RequestConf {
 
 impl Dhcp {
     /// Parses and validates the configuration.
-    pub fn parse(request: &Request) -> Result<Dhcp, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Dhcp, Error> {
         let Conf { ipam } = request.conf()?;
         let (ipv4, ipv6) = parse_families(ipam.families.as_deref())?;
         let priority = u32::try_from(ipam.priority).map_err(|_| {
@@ -131,7 +131,7 @@ impl Dhcp {
     }
 
     /// Returns the daemon's socket, for commands that must work even if other keys are invalid.
-    pub fn socket(request: &Request) -> Result<PathBuf, Error> {
+    pub(super) fn socket(request: &Request) -> Result<PathBuf, Error> {
         let SocketConf { ipam } = request.conf()?;
         Ok(ipam.daemon_socket_path.unwrap_or_else(|| DEFAULT_SOCKET.into()))
     }

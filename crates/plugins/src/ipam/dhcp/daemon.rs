@@ -87,12 +87,12 @@ mod log {
     use std::io::{self, Write};
 
     /// Writes a line to standard error. Errors are ignored: the daemon works without a log.
-    pub fn line(text: &str) {
+    pub(super) fn line(text: &str) {
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
     /// Writes a line about an attachment.
-    pub fn attachment(attachment: &str, text: impl Display) {
+    pub(super) fn attachment(attachment: &str, text: impl Display) {
         line(&format!("{attachment}: {text}"));
     }
 }

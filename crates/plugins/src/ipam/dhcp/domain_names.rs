@@ -5,7 +5,7 @@
 const MAX_NAMES: usize = 64;
 
 /// Decodes a list of names, with references back to earlier names (RFC 3397).
-pub fn names(value: &[u8]) -> Vec<String> {
+pub(super) fn names(value: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     let mut at = 0;
     while at < value.len() && names.len() < MAX_NAMES {

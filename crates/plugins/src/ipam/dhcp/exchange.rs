@@ -8,7 +8,7 @@ use super::lease::Terms;
 
 /// The phase of a lease, which decides the message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub(super) enum Phase {
     /// Find servers (DISCOVER, Solicit).
     Discover,
     /// Accept the offer of a server (REQUEST, Request).
@@ -25,7 +25,7 @@ pub enum Phase {
 
 /// Values that a message depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct MessageContext<'a> {
+pub(super) struct MessageContext<'a> {
     pub phase: Phase,
     /// Transaction ID, which replies repeat.
     pub xid: u32,
@@ -39,7 +39,7 @@ pub struct MessageContext<'a> {
 
 /// The meaning of a server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub(super) enum Reply {
     /// The server offers these terms.
     Offered(Terms),
     /// The server grants the lease.
@@ -53,7 +53,7 @@ pub enum Reply {
 }
 
 /// A client of one DHCP version.
-pub trait DhcpClient {
+pub(super) trait DhcpClient {
     /// Name of the protocol.
     const NAME: &'static str;
     /// Whether a request has the transaction ID of the message that led to the offer.

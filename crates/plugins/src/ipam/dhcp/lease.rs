@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// The terms of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Terms {
+pub(super) struct Terms {
     /// Address with prefix length.
     pub address: IpNet,
     /// Default gateway.
@@ -32,7 +32,7 @@ pub struct Terms {
 
 /// A route of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-pub struct LeaseRoute {
+pub(super) struct LeaseRoute {
     /// Destination.
     pub dst: IpNet,
     /// Gateway. The unspecified address means that the destination is on the link.
@@ -41,7 +41,7 @@ pub struct LeaseRoute {
 
 /// Lifetimes of a lease in seconds since the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Lifetimes {
+pub(super) struct Lifetimes {
     /// Time until the client asks the same server to renew the lease (T1).
     pub renew: u32,
     /// Time until the client asks any server (T2).
@@ -52,7 +52,7 @@ pub struct Lifetimes {
 
 impl Lifetimes {
     /// Corrects the order of the lifetimes, and makes each at least one second.
-    pub fn new(renew: u32, rebind: u32, valid: u32) -> Lifetimes {
+    pub(super) fn new(renew: u32, rebind: u32, valid: u32) -> Lifetimes {
         let valid = valid.max(1);
         let rebind = rebind.clamp(1, valid);
         Lifetimes { renew: renew.clamp(1, rebind), rebind, valid }
@@ -61,24 +61,24 @@ impl Lifetimes {
 
 impl Terms {
     /// Returns whether both terms lead to the same configuration of the container's interface.
-    pub fn has_same_interface_config(&self, other: &Terms) -> bool {
+    pub(super) fn has_same_interface_config(&self, other: &Terms) -> bool {
         self.address == other.address
             && self.gateway == other.gateway
             && self.routes == other.routes
     }
 
     /// Returns the MAC address of the server.
-    pub fn server_mac(&self) -> Option<MacAddr> {
+    pub(super) fn server_mac(&self) -> Option<MacAddr> {
         self.server_mac.map(MacAddr)
     }
 
     /// Returns the address for a CNI result.
-    pub fn ip(&self) -> IpConfig {
+    pub(super) fn ip(&self) -> IpConfig {
         IpConfig::new(self.address, self.gateway)
     }
 
     /// Returns the routes for a CNI result.
-    pub fn cni_routes(&self, priority: u32) -> Vec<Route> {
+    pub(super) fn cni_routes(&self, priority: u32) -> Vec<Route> {
         let convert = |via: &LeaseRoute| {
             let mut route = Route::new(via.dst, Some(via.gateway));
             route.scope = via.gateway.is_unspecified().then_some(SCOPE_LINK);
@@ -90,7 +90,7 @@ impl Terms {
 }
 
 /// Returns the result of an ADD for the leases of one attachment.
-pub fn result<'a>(leases: impl Iterator<Item = &'a Terms>, priority: u32) -> CniResult {
+pub(super) fn result<'a>(leases: impl Iterator<Item = &'a Terms>, priority: u32) -> CniResult {
     let mut result = CniResult::default();
     for terms in leases {
         result.ips.push(terms.ip());
@@ -109,7 +109,7 @@ pub fn result<'a>(leases: impl Iterator<Item = &'a Terms>, priority: u32) -> Cni
 
 /// An acquired lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
+pub(super) struct Lease {
     pub terms: Terms,
     /// Time of the request, which is when the lease starts.
     pub granted: Instant,
@@ -117,7 +117,7 @@ pub struct Lease {
 
 /// Points in time at which a lease must be handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadlines {
+pub(super) struct Deadlines {
     /// T1.
     pub renew: Instant,
     /// T2.
@@ -128,7 +128,7 @@ pub struct Deadlines {
 
 impl Lease {
     /// Returns the deadlines, or `None` for an infinite lease.
-    pub fn deadlines(&self) -> Option<Deadlines> {
+    pub(super) fn deadlines(&self) -> Option<Deadlines> {
         let at = |seconds: u32| self.granted + Duration::from_secs(seconds.into());
         let lifetimes = self.terms.lifetimes?;
         Some(Deadlines {
@@ -139,7 +139,7 @@ impl Lease {
     }
 
     /// Returns whether the address must no longer be used.
-    pub fn has_expired(&self, now: Instant) -> bool {
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
         self.deadlines().is_some_and(|deadlines| now >= deadlines.expire)
     }
 }

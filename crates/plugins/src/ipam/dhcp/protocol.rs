@@ -17,12 +17,12 @@ use serde_json::Value;
 use super::conf::LeaseOptions;
 
 /// Maximum length of a line.
-pub const MAX_LINE: usize = 4 << 20;
+pub(super) const MAX_LINE: usize = 4 << 20;
 
 /// A request of the plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verb")]
-pub enum DaemonRequest {
+pub(super) enum DaemonRequest {
     /// Acquire leases and renew them.
     Add(Box<AddRequest>),
     /// Release the leases.
@@ -70,7 +70,7 @@ pub struct AttachmentKey {
 /// An attachment and its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Location {
+pub(super) struct Location {
     pub key: AttachmentKey,
     /// Absolute path of the namespace; empty if the namespace is gone.
     pub netns: String,
@@ -79,7 +79,7 @@ pub struct Location {
 /// Parameters of ADD.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AddRequest {
+pub(super) struct AddRequest {
     #[serde(rename = "place")]
     pub location: Location,
     #[serde(rename = "asked")]
@@ -89,7 +89,7 @@ pub struct AddRequest {
 /// Parameters of CHECK.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CheckRequest {
+pub(super) struct CheckRequest {
     #[serde(rename = "place")]
     pub location: Location,
     #[serde(rename = "asked")]
@@ -101,7 +101,7 @@ pub struct CheckRequest {
 /// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum DaemonReply {
+pub(super) enum DaemonReply {
     /// Success; for ADD with a result in the newest version.
     Done(Option<Value>),
     /// An error of the specification.
@@ -110,13 +110,13 @@ pub enum DaemonReply {
 
 impl DaemonReply {
     /// Creates the reply for an error.
-    pub fn failed(error: &Error) -> DaemonReply {
+    pub(super) fn failed(error: &Error) -> DaemonReply {
         let (code, msg, details) = (error.code.0, error.msg.clone(), error.details.clone());
         DaemonReply::Failed { code, msg, details }
     }
 
     /// Converts the reply to the result of a plugin.
-    pub fn into_result(self) -> Result<Option<Value>, Error> {
+    pub(super) fn into_result(self) -> Result<Option<Value>, Error> {
         match self {
             DaemonReply::Done(value) => Ok(value),
             DaemonReply::Failed { code, msg, details } => {
@@ -135,7 +135,7 @@ impl AttachmentKey {
 }
 
 /// Sends a request to the daemon and waits for the reply. The inner result is the daemon's.
-pub fn ask(
+pub(super) fn ask(
     socket: &Path,
     request: &DaemonRequest,
     timeout: Duration,
@@ -157,12 +157,12 @@ pub fn ask(
 }
 
 /// Parses JSON in two steps: a parser of its own for each type makes the program larger.
-pub fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+pub(super) fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice::<Value>(text).and_then(serde_json::from_value)
 }
 
 /// Creates the error for a daemon that does not answer.
-pub fn no_daemon(code: Code, socket: &Path, cause: &ClientError) -> Error {
+pub(super) fn no_daemon(code: Code, socket: &Path, cause: &ClientError) -> Error {
     let msg = format!("error dialing DHCP daemon: {cause}");
     Error::new(code, msg).with_details(format!(
         "the dhcp daemon does not answer at {}: start it with `dhcp daemon`, from the directory of \

@@ -22,7 +22,7 @@ const RELEASE_TRIES: u32 = 2;
 
 /// Time limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetryTimes {
+pub(super) struct RetryTimes {
     /// Maximum time to wait for a server after its offer.
     pub timeout: Duration,
     /// Maximum delay between two messages.
@@ -31,7 +31,7 @@ pub struct RetryTimes {
 
 /// Output of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// Send this message.
     Send(Phase, Vec<u8>),
     /// A lease was acquired or has new terms.
@@ -59,7 +59,7 @@ enum State {
 
 /// One lease, from the first message to its release.
 #[derive(Debug)]
-pub struct StateMachine<D> {
+pub(super) struct StateMachine<D> {
     client: D,
     times: RetryTimes,
     random: Random,
@@ -71,7 +71,7 @@ pub struct StateMachine<D> {
 
 impl<D: DhcpClient> StateMachine<D> {
     /// Starts to acquire a lease, preferably of this address.
-    pub fn start(
+    pub(super) fn start(
         client: D,
         times: RetryTimes,
         hint: Option<IpAddr>,
@@ -84,7 +84,12 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Resumes the lease of an earlier daemon.
-    pub fn resume(client: D, times: RetryTimes, lease: Lease, now: Instant) -> (Self, Vec<Action>) {
+    pub(super) fn resume(
+        client: D,
+        times: RetryTimes,
+        lease: Lease,
+        now: Instant,
+    ) -> (Self, Vec<Action>) {
         let mut machine = StateMachine::idle(client, times, Some(lease));
         let expired = machine.lease.as_ref().is_some_and(|lease| lease.has_expired(now));
         let actions =
@@ -93,28 +98,28 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Creates an idle machine, for a lease of an earlier daemon that is only released.
-    pub fn idle(client: D, times: RetryTimes, lease: Option<Lease>) -> Self {
+    pub(super) fn idle(client: D, times: RetryTimes, lease: Option<Lease>) -> Self {
         let state = State::Idle;
         StateMachine { client, times, random: Random::new(), state, lease, offer: None, hint: None }
     }
 
     /// Returns the lease, if there is one.
-    pub fn lease(&self) -> Option<&Lease> {
+    pub(super) fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
     /// Returns whether no more messages will be sent.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
     /// Returns whether the machine waits for a reply.
-    pub fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting(_))
     }
 
     /// Releases the lease. [`StateMachine::is_idle`] returns true when the release is complete.
-    pub fn release(&mut self, now: Instant) -> Vec<Action> {
+    pub(super) fn release(&mut self, now: Instant) -> Vec<Action> {
         if self.lease.is_none() {
             self.state = State::Idle;
             return Vec::new();
@@ -127,7 +132,7 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Returns when [`StateMachine::wake`] must be called.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let deadlines = self.lease.as_ref().and_then(Lease::deadlines);
         match &self.state {
             State::Idle => None,
@@ -151,7 +156,7 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Handles a deadline.
-    pub fn wake(&mut self, now: Instant) -> Vec<Action> {
+    pub(super) fn wake(&mut self, now: Instant) -> Vec<Action> {
         let phase = match &self.state {
             State::Idle => return Vec::new(),
             State::Bound => None,
@@ -196,7 +201,7 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Handles a message from the network.
-    pub fn receive(&mut self, message: &[u8], now: Instant) -> Vec<Action> {
+    pub(super) fn receive(&mut self, message: &[u8], now: Instant) -> Vec<Action> {
         let State::Waiting(pending) = self.state else { return Vec::new() };
         let context = self.context(&pending, now);
         let Some(reply) = self.client.parse_reply(&context, message) else { return Vec::new() };
@@ -235,7 +240,7 @@ impl<D: DhcpClient> StateMachine<D> {
     }
 
     /// Stores the MAC address that the server replies from.
-    pub fn set_server_mac(&mut self, mac: [u8; 6]) {
+    pub(super) fn set_server_mac(&mut self, mac: [u8; 6]) {
         if let Some(lease) = &mut self.lease {
             lease.terms.server_mac = Some(mac);
         }

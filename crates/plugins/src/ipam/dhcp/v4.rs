@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! DHCPv4 (RFC 2131): the messages of a client in each phase, and the meaning of the replies.
 
-pub mod frame;
-pub mod message;
+pub(super) mod frame;
+pub(super) mod message;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,9 +17,9 @@ use super::exchange::{DhcpClient, MessageContext, Phase, Reply};
 use super::lease::{LeaseRoute, Lifetimes, Terms};
 
 /// UDP port of clients.
-pub const CLIENT_PORT: u16 = 68;
+pub(super) const CLIENT_PORT: u16 = 68;
 /// UDP port of servers.
-pub const SERVER_PORT: u16 = 67;
+pub(super) const SERVER_PORT: u16 = 67;
 /// Maximum size of a message, announced to servers. It fits into an Ethernet frame.
 const MAX_SIZE: u16 = 1500;
 /// Lifetime of a lease without a lease time, as in the Go plugin.
@@ -32,7 +32,7 @@ const NOT_HARDWARE: u8 = 0;
 
 /// A DHCPv4 client.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub(super) struct Client {
     pub mac: MacAddr,
     /// Client identifier, see [`client_id`].
     pub id: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct Client {
 
 /// Returns the client identifier of an attachment, byte for byte that of the Go plugin. It depends on the attachment
 /// only. So a container keeps its address after a restart, on another node, and after a switch from the Go plugin.
-pub fn client_id(attachment: &str) -> Vec<u8> {
+pub(super) fn client_id(attachment: &str) -> Vec<u8> {
     let text = attachment.as_bytes();
     [&[NOT_HARDWARE], &text[..text.len().min(MAX_ID_LEN)]].concat()
 }

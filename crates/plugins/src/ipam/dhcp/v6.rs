@@ -2,7 +2,7 @@
 //! DHCPv6 (RFC 8415): the messages of a client in each phase, and the meaning of the replies. A client asks for one
 //! address (IA_NA). Routes come from router advertisements, which the container's kernel handles.
 
-pub mod message;
+pub(super) mod message;
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,17 +16,17 @@ use super::exchange::{DhcpClient, MessageContext, Phase, Reply};
 use super::lease::{Lifetimes, Terms};
 
 /// UDP port of clients.
-pub const CLIENT_PORT: u16 = 546;
+pub(super) const CLIENT_PORT: u16 = 546;
 /// UDP port of servers.
-pub const SERVER_PORT: u16 = 547;
+pub(super) const SERVER_PORT: u16 = 547;
 /// Multicast address of all servers and relays on the link.
-pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+pub(super) const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// DUID-UUID (RFC 6355).
 const DUID_UUID: u16 = 4;
 
 /// A DHCPv6 client.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub(super) struct Client {
     /// DHCP unique identifier, see [`duid`].
     pub duid: Vec<u8>,
     /// Number of the identity association.
@@ -35,7 +35,7 @@ pub struct Client {
 
 /// Returns the DUID of an attachment and the number of its identity association. Like [`super::v4::client_id`] they
 /// depend on the attachment only.
-pub fn duid(attachment: &str) -> (Vec<u8>, u32) {
+pub(super) fn duid(attachment: &str) -> (Vec<u8>, u32) {
     let digest = Sha512::digest(attachment.as_bytes());
     let (uuid, rest) = digest.split_at(16);
     let association = rest.first_chunk().copied().map_or(1, u32::from_be_bytes);

@@ -14,7 +14,7 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The parsed configuration.
 #[derive(Debug)]
-pub struct HostLocal {
+pub(super) struct HostLocal {
     /// Each set provides one address.
     pub sets: Vec<RangeSet>,
     /// Addresses that must be among the assigned ones.
@@ -103,7 +103,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 impl HostLocal {
-    pub fn parse(request: &Request) -> Result<HostLocal, Error> {
+    pub(super) fn parse(request: &Request) -> Result<HostLocal, Error> {
         let conf: NetConf = request.conf()?;
         let ipam = conf.ipam.ok_or_else(super::super::no_ipam_key)?;
         let mut requested = requested_in_env(request)?;
@@ -122,7 +122,7 @@ impl HostLocal {
 }
 
 /// The directory of the reservations, for verbs that must work even if the ranges are invalid.
-pub fn data_dir_of(request: &Request) -> Result<PathBuf, Error> {
+pub(super) fn data_dir_of(request: &Request) -> Result<PathBuf, Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Outer {

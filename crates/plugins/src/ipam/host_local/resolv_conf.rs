@@ -4,7 +4,7 @@
 use cni::Dns;
 
 /// Parses the text of a resolv.conf; unknown lines are ignored.
-pub fn parse(text: &str) -> Dns {
+pub(super) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines().map(str::trim) {
         if line.starts_with(['#', ';']) {

@@ -29,9 +29,9 @@ use ::ipam::{RangeSet, choose};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-pub use allocate::allocate;
-pub use error::Error;
-pub use owner::Reservation;
+pub(crate) use allocate::allocate;
+pub(crate) use error::Error;
+pub(crate) use owner::Reservation;
 
 use dir::Dir;
 use error::doing;
@@ -52,7 +52,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An address chosen from one of the network's range sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pick {
+pub(crate) struct Pick {
     pub ip: IpAddr,
     /// The position of the set in the configuration, which is part of the name of its
     /// `last_reserved_ip` file.
@@ -61,7 +61,7 @@ pub struct Pick {
 
 /// The reservations of one network. The lock is held until the value is dropped.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     files: Files,
     /// `None` if the index could not be opened or written. The files are read instead, and the next
     /// store tries again.
@@ -74,7 +74,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store of a network and creates it if it is missing. Waits for the lock.
-    pub fn open(data_dir: &Path, network: &str) -> Result<Self, Error> {
+    pub(crate) fn open(data_dir: &Path, network: &str) -> Result<Self, Error> {
         Self::open_within(data_dir, network, LOCK_TIMEOUT)
     }
 
@@ -92,7 +92,7 @@ impl Store {
     }
 
     /// Opens the store of a network if its directory exists.
-    pub fn open_existing(data_dir: &Path, network: &str) -> Result<Option<Self>, Error> {
+    pub(crate) fn open_existing(data_dir: &Path, network: &str) -> Result<Option<Self>, Error> {
         let path = network_dir(data_dir, network)?;
         match open_lock(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -119,18 +119,18 @@ impl Store {
     }
 
     /// The address that was reserved last in a set; `None` if the file has no valid address.
-    pub fn last_reserved(&mut self, set: usize) -> Result<Option<IpAddr>, Error> {
+    pub(crate) fn last_reserved(&mut self, set: usize) -> Result<Option<IpAddr>, Error> {
         Ok(self.last(set)?.ip())
     }
 
     /// Whether an address is reserved. An empty file reserves nothing: a crash left it between
     /// creation and writing.
-    pub fn is_taken(&self, ip: IpAddr) -> Result<bool, Error> {
+    pub(crate) fn is_taken(&self, ip: IpAddr) -> Result<bool, Error> {
         self.files.is_taken(ip)
     }
 
     /// The addresses of an attachment, including those in files that name the container only.
-    pub fn addresses_of(&mut self, id: &str, ifname: &str) -> Result<Vec<IpAddr>, Error> {
+    pub(crate) fn addresses_of(&mut self, id: &str, ifname: &str) -> Result<Vec<IpAddr>, Error> {
         self.sync();
         let owner = Owner::new(id, ifname);
         let mut found = self.held_by(owner)?;
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Reserves all of these addresses or none; [`Error::Taken`] if one is reserved already.
-    pub fn reserve(&mut self, id: &str, ifname: &str, picks: &[Pick]) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, id: &str, ifname: &str, picks: &[Pick]) -> Result<(), Error> {
         self.sync();
         let owner = Owner::new(id, ifname);
         let mut taken = self.take(owner, picks);
@@ -185,7 +185,7 @@ impl Store {
     /// `candidates` are addresses that the attachment may have regardless of the index, such as
     /// those of a `prevResult`. As for every address, their file must name the attachment. Files
     /// that name the container only are used if there are no others, as in the Go plugin.
-    pub fn release(
+    pub(crate) fn release(
         &mut self,
         id: &str,
         ifname: &str,
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Rebuilds the index from the files, regardless of the directory's modification time.
-    pub fn rescan(&mut self) {
+    pub(crate) fn rescan(&mut self) {
         self.in_sync = false;
         self.sync();
     }
@@ -245,7 +245,7 @@ impl Store {
     /// The arguments of `keep` are a container and its interface. Without an interface, the file is
     /// an old one or was created by hand; GC keeps such files, because they do not show whether the
     /// attachment is gone.
-    pub fn retain(
+    pub(crate) fn retain(
         &mut self,
         mut keep: impl FnMut(&str, Option<&str>) -> bool,
     ) -> Result<Vec<Reservation>, Error> {
@@ -260,17 +260,17 @@ impl Store {
 
     /// All reservations, by reading every file.
     #[cfg(test)]
-    pub fn reservations(&self) -> Result<Vec<Reservation>, Error> {
+    pub(crate) fn reservations(&self) -> Result<Vec<Reservation>, Error> {
         Ok(self.files.scan()?.held)
     }
 
     /// The addresses that have a file, by reading the directory.
-    pub fn taken(&self) -> Result<HashSet<IpAddr>, Error> {
+    pub(crate) fn taken(&self) -> Result<HashSet<IpAddr>, Error> {
         self.files.list()
     }
 
     /// Whether a set has no free address, by reading the directory; for STATUS.
-    pub fn is_exhausted(&self, set: &RangeSet) -> Result<bool, Error> {
+    pub(crate) fn is_exhausted(&self, set: &RangeSet) -> Result<bool, Error> {
         let taken = self.taken()?;
         if choose(set, None, |ip| taken.contains(&ip)).is_some() {
             return Ok(false);
@@ -358,7 +358,7 @@ fn network_dir(data_dir: &Path, network: &str) -> Result<PathBuf, Error> {
 }
 
 /// Whether an ADD could write reservations, for STATUS. Creates nothing.
-pub fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
+pub(crate) fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
     let path = network_dir(data_dir, network)?;
     // The first existing directory must be writable.
     for directory in path.ancestors() {

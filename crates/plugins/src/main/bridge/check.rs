@@ -13,7 +13,7 @@ use super::vlan;
 use crate::attach::{check, ipam, netns, prev_result};
 use crate::error::Context;
 
-pub fn check(request: &Request) -> Result<(), Error> {
+pub(super) fn check(request: &Request) -> Result<(), Error> {
     let bridge = Bridge::parse(request)?;
     ipam::check(request)?;
     let result = request.required_prev_result()?;

@@ -15,7 +15,7 @@ use crate::nftables::masquerade::Masquerade;
 
 /// The parsed configuration, without contradictions.
 #[derive(Debug, Clone)]
-pub struct Bridge {
+pub(super) struct Bridge {
     pub name: IfName,
     /// The bridge has the containers' gateway address.
     pub is_gateway: bool,
@@ -66,7 +66,7 @@ struct BridgeConf {
 }
 
 impl Bridge {
-    pub fn parse(request: &Request) -> Result<Bridge, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Bridge, Error> {
         let conf: BridgeConf = request.conf()?;
         refuse_contradictions(&conf, request)?;
         let vlans = request.conf::<VlansConf>()?.validate()?;
@@ -98,7 +98,7 @@ impl Bridge {
 }
 
 /// The gateway of the configured VLAN, for DEL and GC, even if other keys are invalid.
-pub fn vlan_gateway(request: &Request) -> Option<Gateway> {
+pub(super) fn vlan_gateway(request: &Request) -> Option<Gateway> {
     let vlan = request.conf::<VlansConf>().ok()?.validate().ok()??.native?;
     let conf: BridgeConf = request.conf().ok()?;
     Gateway::of(parse_name(conf.bridge.as_deref()).ok()?, vlan).ok()

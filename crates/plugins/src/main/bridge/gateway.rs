@@ -11,12 +11,12 @@ use kernel::route::default_dst;
 use super::conf::Bridge;
 
 /// Index of the container's interface in the result: bridge, host end, container end.
-pub const CONTAINER: usize = 2;
+pub(super) const CONTAINER: usize = 2;
 
 /// Completes the result of the IPAM plugin: assigns each address to the container's interface, and
 /// adds gateways and default routes if the configuration asks for them. Returns the addresses that
 /// the bridge must have.
-pub fn complete(bridge: &Bridge, result: &mut CniResult) -> Vec<IpNet> {
+pub(super) fn complete(bridge: &Bridge, result: &mut CniResult) -> Vec<IpNet> {
     let mut gateways = Vec::new();
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
@@ -50,7 +50,7 @@ fn first_address(net: IpNet) -> IpAddr {
 
 /// The change that gives the bridge an address.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// The bridge has the address.
     Nothing,
     Add,
@@ -60,7 +60,7 @@ pub enum Change {
 }
 
 /// Compares a desired address with the addresses of the bridge.
-pub fn compare(desired: IpNet, found: &[IpNet]) -> Change {
+pub(super) fn compare(desired: IpNet, found: &[IpNet]) -> Change {
     if found.contains(&desired) {
         return Change::Nothing;
     }

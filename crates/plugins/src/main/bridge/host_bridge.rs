@@ -26,7 +26,7 @@ const NO_VLAN_FILTERING: &str = "bridges of this kernel cannot filter VLANs, \
 
 /// The bridge of a network, as it was found or created.
 #[derive(Debug)]
-pub struct HostBridge<'a> {
+pub(super) struct HostBridge<'a> {
     host: &'a Netlink,
     conf: &'a Bridge,
     /// The state before this ADD changed it.
@@ -35,7 +35,7 @@ pub struct HostBridge<'a> {
 
 /// A gateway address that its interface lacks.
 #[derive(Debug, Clone)]
-pub struct MissingAddress {
+pub(super) struct MissingAddress {
     address: IpNet,
     /// Conflicting addresses to remove.
     replaces: Vec<IpNet>,
@@ -43,7 +43,11 @@ pub struct MissingAddress {
 
 impl<'a> HostBridge<'a> {
     /// Finds the bridge, or creates it. An interface of another kind under this name is an error.
-    pub fn ensure(host: &'a Netlink, conf: &'a Bridge, undo: &mut Undo<'a>) -> Result<Self, Error> {
+    pub(super) fn ensure(
+        host: &'a Netlink,
+        conf: &'a Bridge,
+        undo: &mut Undo<'a>,
+    ) -> Result<Self, Error> {
         let link = match find(host, conf)? {
             Some(link) => link,
             None => create(host, conf, undo)?,
@@ -57,14 +61,14 @@ impl<'a> HostBridge<'a> {
 
     /// Whether the bridge is still the one that was found: it may have been removed and created
     /// again.
-    pub fn is_current(&self) -> Result<bool, Error> {
+    pub(super) fn is_current(&self) -> Result<bool, Error> {
         let now = find(self.host, self.conf)?;
         Ok(now.is_some_and(|now| now.index == self.link.index))
     }
 
     /// Brings the bridge up. This is not undone, because other containers may use the bridge at
     /// once. Therefore it comes after all checks of the bridge.
-    pub fn set_up(&self) -> Result<(), Error> {
+    pub(super) fn set_up(&self) -> Result<(), Error> {
         let (conf, link) = (self.conf, &self.link);
         // A router advertisement on the bridge must not configure addresses on the host.
         if link.accept_ra.is_some_and(|accepted| accepted != 0) {
@@ -93,7 +97,10 @@ impl<'a> HostBridge<'a> {
     /// Returns the gateway addresses that are missing on the bridge, or on the gateway of the VLAN.
     /// An address that conflicts with an existing one is an error unless the configuration forces
     /// it.
-    pub fn missing_gateways(&self, gateways: &[IpNet]) -> Result<Vec<MissingAddress>, Error> {
+    pub(super) fn missing_gateways(
+        &self,
+        gateways: &[IpNet],
+    ) -> Result<Vec<MissingAddress>, Error> {
         let of_vlan = self.conf.vlan_gateway.map(|gateway| vlan::gateway::find(self.host, gateway));
         let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(self.link.clone()));
         missing_addresses(self.host, self.conf, holder.as_ref(), gateways)
@@ -101,7 +108,7 @@ impl<'a> HostBridge<'a> {
 
     /// Adds the missing gateway addresses to the bridge. In a VLAN, ensures the gateway of the VLAN
     /// instead and returns its entry for the result.
-    pub fn add_gateways(
+    pub(super) fn add_gateways(
         &self,
         gateways: &[IpNet],
         missing: &[MissingAddress],
@@ -118,7 +125,7 @@ impl<'a> HostBridge<'a> {
     /// The bridge's MAC address after the port with this address was added. A bridge that another
     /// program created has the lowest address of its ports: it changes with the first port or with
     /// a lower address only.
-    pub fn mac_with_port(&self, port: MacAddr) -> Result<Option<MacAddr>, Error> {
+    pub(super) fn mac_with_port(&self, port: MacAddr) -> Result<Option<MacAddr>, Error> {
         if self.link.has_carrier() && self.link.mac.is_some_and(|mac| mac < port) {
             return Ok(self.link.mac);
         }
@@ -126,13 +133,13 @@ impl<'a> HostBridge<'a> {
     }
 
     /// Reads the bridge's current MAC address.
-    pub fn mac(&self) -> Result<Option<MacAddr>, Error> {
+    pub(super) fn mac(&self) -> Result<Option<MacAddr>, Error> {
         find_existing(self.host, self.conf).map(|bridge| bridge.mac)
     }
 
     /// Waits until the port forwards frames. A kernel task enables it shortly after both ends of
     /// the pair are up.
-    pub fn wait_port_forwarding(&self, name: IfName) -> Result<(), Error> {
+    pub(super) fn wait_port_forwarding(&self, name: IfName) -> Result<(), Error> {
         let doing = "watch the bridge's port";
         let is_forwarding = |link: &Link| link.operstate == OperState::Up;
         if is_forwarding(&self.find_port(name)?) {
@@ -218,7 +225,7 @@ fn remove_if_empty(host: &Netlink, name: IfName) {
 }
 
 /// Compares the desired gateway addresses with those of their interface, if it exists.
-pub fn missing_addresses(
+pub(super) fn missing_addresses(
     host: &Netlink,
     conf: &Bridge,
     holder: Option<&Link>,
@@ -246,7 +253,7 @@ pub fn missing_addresses(
 }
 
 /// Adds the missing gateway addresses to the bridge or to the gateway of a VLAN.
-pub fn add_addresses(
+pub(super) fn add_addresses(
     host: &Netlink,
     holder: &Link,
     missing: &[MissingAddress],
@@ -278,7 +285,7 @@ fn conflict(conf: &Bridge, desired: IpNet, others: &[IpNet]) -> Error {
 }
 
 /// STATUS: whether an ADD could use or create the bridge.
-pub fn check_usable(conf: &Bridge) -> Result<(), Error> {
+pub(super) fn check_usable(conf: &Bridge) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let not_available = |msg: String| Error::new(Code::NOT_AVAILABLE, msg);
     let found = find(&host, conf)?;

@@ -39,7 +39,7 @@ static ADDRESSES: Map = Map {
     ..PORTS
 };
 
-pub static FEATURE: Feature = Feature {
+pub(super) static FEATURE: Feature = Feature {
     number: 4,
     table: BRIDGE,
     maps: &[&PORTS, &ADDRESSES],
@@ -48,14 +48,14 @@ pub static FEATURE: Feature = Feature {
 };
 
 /// Allows the port to send from this MAC address only.
-pub fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
+pub(super) fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
     let mut store = ElementStore::open(&FEATURE).context(DOING)?;
     let added = store.add(&Owner::of(request), &entries(port, mac), &[]);
     added.map_err(|error| error.into_error(DOING))
 }
 
 /// CHECK.
-pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
+pub(super) fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
     let store = ElementStore::open(&FEATURE).context(DOING)?;
     let found = store.check(&Owner::of(request), &entries(port, mac), &[]);
     let Err(error) = found else { return Ok(()) };
@@ -67,7 +67,7 @@ pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error>
 }
 
 /// STATUS.
-pub fn status() -> Result<(), Error> {
+pub(super) fn status() -> Result<(), Error> {
     nftables::status(&FEATURE, "check MAC addresses")
 }
 

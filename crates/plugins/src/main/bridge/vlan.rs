@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The VLAN keys of bridge. Pure functions; `port` and `gateway` apply them.
 
-pub mod gateway;
-pub mod port;
+pub(super) mod gateway;
+pub(super) mod port;
 
 use cni::Error;
 use kernel::bridge_vlan::{self, MAX};
@@ -13,7 +13,7 @@ const DEFAULT_NATIVE: u16 = 1;
 
 /// The VLANs of a container's port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Vlans {
+pub(super) struct Vlans {
     /// The VLAN of untagged frames.
     pub native: Option<u16>,
     /// Ranges of tagged VLANs (first, last), ascending and without overlap.
@@ -24,7 +24,7 @@ pub struct Vlans {
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-pub struct VlansConf {
+pub(super) struct VlansConf {
     vlan: i64,
     vlan_trunk: Option<Vec<Option<TrunkConf>>>,
     preserve_default_vlan: bool,
@@ -43,7 +43,7 @@ struct TrunkConf {
 
 impl VlansConf {
     /// Returns `None` if the bridge need not filter VLANs.
-    pub fn validate(&self) -> Result<Option<Vlans>, Error> {
+    pub(super) fn validate(&self) -> Result<Option<Vlans>, Error> {
         let native = match self.vlan {
             0 => None,
             vlan => {
@@ -125,7 +125,7 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 impl Vlans {
     /// The VLANs of the container's port, in addition to the default VLAN. If the native VLAN is in
     /// the trunk too, it is native: frames of a VLAN leave either tagged or untagged.
-    pub fn of_port(&self) -> Vec<bridge_vlan::Vlans> {
+    pub(super) fn of_port(&self) -> Vec<bridge_vlan::Vlans> {
         let native = self.native.or((!self.trunk.is_empty()).then_some(DEFAULT_NATIVE));
         let tagged = self.trunk.iter().flat_map(|range| without(*range, native));
         let tagged = tagged.map(|(first, last)| bridge_vlan::Vlans::tagged(first, last));

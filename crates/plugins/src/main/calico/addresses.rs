@@ -18,7 +18,7 @@ use crate::meta::flannel::daemon;
 const POD_CIDR: [&str; 2] = ["usePodCidr", "usePodCidrIPv6"];
 
 /// The request for the IPAM plugin of ADD, CHECK and STATUS.
-pub fn request<'a>(
+pub(super) fn request<'a>(
     request: &Request<'a>,
     calico: &Calico,
     code: Code,
@@ -51,7 +51,7 @@ pub fn request<'a>(
 }
 
 /// The request for the IPAM plugin of DEL and GC, which need no valid subnets.
-pub fn removal_request<'a>(request: &Request<'a>) -> Result<Request<'a>, Error> {
+pub(super) fn removal_request<'a>(request: &Request<'a>) -> Result<Request<'a>, Error> {
     let any = |is_v6| Ok(if is_v6 { "::/0" } else { "0.0.0.0/0" }.to_owned());
     Ok(to_ipam(request, with_subnets(request, &mut { any })?))
 }
@@ -100,7 +100,7 @@ fn replace(range: &mut Map<String, Value>, subnet: Subnet) -> Result<(), Error> 
 
 /// Requests the addresses, unless an annotation sets them. Each gets the prefix length of a single
 /// address, and no gateway.
-pub fn assign<'a>(
+pub(super) fn assign<'a>(
     calico: &Calico,
     request: &'a Request<'a>,
     undo: &mut Undo<'a>,

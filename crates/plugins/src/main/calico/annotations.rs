@@ -21,7 +21,7 @@ const DEFAULT_BURST: u64 = 1 << 32;
 
 /// The parsed annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Annotations {
+pub(super) struct Annotations {
     /// MAC address of the pod.
     pub mac: Option<MacAddr>,
     /// Addresses to request from the IPAM plugin.
@@ -40,7 +40,7 @@ pub struct Annotations {
 
 impl Annotations {
     /// Parses the annotations of a pod and of its namespace. Those of the pod take precedence.
-    pub fn parse(pod: &Texts, namespace: &Texts) -> Result<Annotations, Error> {
+    pub(super) fn parse(pod: &Texts, namespace: &Texts) -> Result<Annotations, Error> {
         let own = |name: &str| find(pod, &format!("{PREFIX}{name}"));
         let any = |name: &str| own(name).or_else(|| find(namespace, &format!("{PREFIX}{name}")));
         Ok(Annotations {

@@ -43,7 +43,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The parsed configuration.
 #[derive(Debug)]
-pub struct Calico {
+pub(super) struct Calico {
     /// The name of the host end.
     pub host_ifname: IfName,
     pub pod: Option<Pod>,
@@ -61,7 +61,7 @@ pub struct Calico {
 
 /// The part of the configuration that concerns addresses.
 #[derive(Debug)]
-pub struct Ipam {
+pub(super) struct Ipam {
     /// The subnets of this node, for `usePodCidr`.
     pub subnet_file: PathBuf,
     /// Routes of the pod instead of the default routes; empty for the default routes.
@@ -71,7 +71,7 @@ pub struct Ipam {
 
 impl Calico {
     /// Parses the configuration for ADD, CHECK and STATUS. Only ADD asks the agent for annotations.
-    pub fn parse(request: &Request) -> Result<Calico, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Calico, Error> {
         let keys = Keys::of(request);
         let Some(kind) = request.ipam_type()? else {
             return Err(Error::invalid_config("no plugin name provided")
@@ -116,7 +116,7 @@ impl Calico {
     }
 
     /// Requires the file that Calico's daemon writes when it is ready.
-    pub fn require_nodename(&self, code: Code) -> Result<(), Error> {
+    pub(super) fn require_nodename(&self, code: Code) -> Result<(), Error> {
         let Some(file) = &self.nodename_file else { return Ok(()) };
         std::fs::metadata(file).map(drop).map_err(|cause| {
             let hint = "the daemon of this node writes it when it is ready; \
@@ -127,7 +127,7 @@ impl Calico {
 
     /// The MTU: that of the configuration, else that of Calico's file, else that of the interface
     /// with the default route. `None` leaves the choice to the kernel.
-    pub fn mtu(&self, host: &Netlink) -> Result<Option<u32>, Error> {
+    pub(super) fn mtu(&self, host: &Netlink) -> Result<Option<u32>, Error> {
         let from_file = match self.mtu {
             Some(_) if !self.require_mtu_file => None,
             _ => self.read_mtu_file()?,

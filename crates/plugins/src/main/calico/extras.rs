@@ -17,7 +17,7 @@ use crate::meta::{bandwidth, portmap};
 
 /// The arguments for both plugins.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Extras {
+pub(super) struct Extras {
     /// Keys of `runtimeConfig.bandwidth`.
     bandwidth: Map<String, Value>,
     /// `runtimeConfig.portMappings`.
@@ -31,7 +31,7 @@ impl Extras {
     }
 
     /// Parses the arguments. Annotations take precedence over the runtime's limits, as in Calico.
-    pub fn parse(request: &Request, annotations: &Annotations) -> Result<Extras, Error> {
+    pub(super) fn parse(request: &Request, annotations: &Annotations) -> Result<Extras, Error> {
         let mut extras = Extras::of(&Keys::of(request))?;
         extras.bandwidth.extend(annotations.bandwidth.clone());
         extras.active().try_for_each(|plugin| {
@@ -45,12 +45,12 @@ impl Extras {
         Ok(extras)
     }
 
-    pub fn limits_bandwidth(&self) -> bool {
+    pub(super) fn limits_bandwidth(&self) -> bool {
         !self.bandwidth.is_empty()
     }
 
     /// Limits the bandwidth of an interface that is not up yet.
-    pub fn limit<'a>(
+    pub(super) fn limit<'a>(
         &self,
         request: &Request<'a>,
         result: CniResult,
@@ -60,7 +60,7 @@ impl Extras {
     }
 
     /// Maps the host's ports.
-    pub fn map_ports<'a>(
+    pub(super) fn map_ports<'a>(
         &self,
         request: &Request<'a>,
         result: CniResult,
@@ -95,7 +95,7 @@ impl Extras {
         bandwidth.into_iter().chain(self.port_mappings.as_ref().map(|_| &portmap::PLUGIN))
     }
 
-    pub fn check(&self, request: &Request) -> Result<(), Error> {
+    pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
         self.active().try_for_each(|plugin| {
             (plugin.check)(&self.request(plugin, request)).map_err(|error| named(plugin, error))
         })
@@ -127,7 +127,7 @@ fn named(plugin: &Plugin, error: Error) -> Error {
 
 /// Calls `verb` of the plugins that may have been called by an ADD of this network. DEL cannot know
 /// which: the arguments may have changed, and annotations are known to ADD only.
-pub fn each(
+pub(super) fn each(
     request: &Request,
     verb: impl Fn(&Plugin) -> fn(&Request) -> Result<(), Error>,
 ) -> Result<(), Error> {

@@ -19,14 +19,15 @@ use crate::error::Context;
 use crate::host_sysctl;
 
 /// The MAC address of all host ends.
-pub const MAC: MacAddr = MacAddr([0xee; 6]);
+pub(super) const MAC: MacAddr = MacAddr([0xee; 6]);
 
 /// The link-local address that belongs to this MAC address.
-pub const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+pub(super) const LINK_LOCAL: Ipv6Addr =
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
 /// A pair that was created.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
+pub(super) struct Pair {
     pub host: IfName,
     pub container: IfName,
     pub container_mac: MacAddr,
@@ -34,7 +35,7 @@ pub struct Pair {
 
 /// Creates the pair, with the host end up unless `is_up` is false. A host end that an earlier
 /// sandbox of the pod left is replaced.
-pub fn create(
+pub(super) fn create(
     host: &Netlink,
     ns: &Netns,
     request: &Request,
@@ -95,7 +96,7 @@ fn remove_stale_namesake(host: &Netlink, request: &Request, calico: &Calico) -> 
 /// Sets Calico's sysctls, tags the host end, and makes it lead to the pod. The pod's end is still
 /// down: the host end gets no IPv6 address before duplicate address detection is off, and all
 /// changes precede the kernel's work for the new carrier, which holds the RTNL lock.
-pub fn configure(
+pub(super) fn configure(
     host: &Netlink,
     request: &Request,
     calico: &Calico,
@@ -185,7 +186,7 @@ fn accept_existing(
 
 /// Removes the attachment's pair. An interface of a newer sandbox of the same pod is kept. An
 /// interface that Calico created is found in the namespace, as Calico does.
-pub fn remove(request: &Request) -> Result<(), Error> {
+pub(super) fn remove(request: &Request) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let attachment = request.attachment();
     let mut names: Vec<IfName> = Vec::new();
@@ -226,7 +227,7 @@ fn remove_inside(host: &Netlink, ns: &Netns, request: &Request) -> kernel::Resul
 }
 
 /// Removes the pairs of a network that belong to none of these attachments.
-pub fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub(super) fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let links = link::list_of_kind(&host, "veth").context("list the host's interfaces")?;
     let prefix = names::prefix();
@@ -244,7 +245,7 @@ pub fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
 }
 
 /// The host end must be up, lead to the pod, and forward its packets.
-pub fn check(
+pub(super) fn check(
     host: &Netlink,
     expected: &cni::Interface,
     container: &Link,

@@ -9,19 +9,19 @@ use gojson::DecodeError;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub struct Keys<'a>(&'a Map<String, Value>);
+pub(crate) struct Keys<'a>(&'a Map<String, Value>);
 
 impl<'a> Keys<'a> {
-    pub fn new(config: &'a Map<String, Value>) -> Self {
+    pub(crate) fn new(config: &'a Map<String, Value>) -> Self {
         Self(config)
     }
 
-    pub fn of(request: &'a Request) -> Self {
+    pub(crate) fn of(request: &'a Request) -> Self {
         Self(&request.config)
     }
 
     /// The value under a path such as `policy.type`. If a key contains dots, write the path with `/`.
-    pub fn find(&self, path: &str) -> Result<Option<&'a Value>, Error> {
+    pub(crate) fn find(&self, path: &str) -> Result<Option<&'a Value>, Error> {
         let separator = if path.contains('/') { '/' } else { '.' };
         let (mut object, mut rest) = (self.0, path);
         while let Some((key, deeper)) = rest.split_once(separator) {
@@ -38,7 +38,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The default value if the key is absent.
-    pub fn get<T: DeserializeOwned + Default>(&self, path: &str) -> Result<T, Error> {
+    pub(crate) fn get<T: DeserializeOwned + Default>(&self, path: &str) -> Result<T, Error> {
         let Some(value) = self.find(path)? else { return Ok(T::default()) };
         let found = gojson::decode::<Option<T>>(value);
         found.map(Option::unwrap_or_default).map_err(|problem| match problem.path.as_str() {
@@ -47,7 +47,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    pub fn number(&self, path: &str, min: i64, max: i64) -> Result<i64, Error> {
+    pub(crate) fn number(&self, path: &str, min: i64, max: i64) -> Result<i64, Error> {
         let number = self.get(path)?;
         if (min..=max).contains(&number) {
             return Ok(number);
@@ -56,7 +56,7 @@ impl<'a> Keys<'a> {
         Err(Error::invalid_config(msg))
     }
 
-    pub fn path(&self, path: &str, default: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn path(&self, path: &str, default: &str) -> Result<PathBuf, Error> {
         let text: String = self.get(path)?;
         Ok(if text.is_empty() { default.into() } else { text.into() })
     }

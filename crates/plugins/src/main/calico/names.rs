@@ -10,7 +10,7 @@ use kernel::link::Link;
 use crate::attach::names;
 
 /// Prefix of the names unless FELIX_INTERFACEPREFIX is set.
-pub const PREFIX: &str = "cali";
+pub(super) const PREFIX: &str = "cali";
 
 /// Overrides the prefix for pods of Kubernetes. Of a list, the first item counts.
 const PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
@@ -22,7 +22,7 @@ const LENGTH: usize = 11;
 const MAX_ALIAS: usize = 255;
 
 /// The pod that CNI_ARGS names; `None` outside Kubernetes.
-pub fn pod(request: &Request) -> Result<Option<Pod>, Error> {
+pub(crate) fn pod(request: &Request) -> Result<Option<Pod>, Error> {
     let args = request.args()?;
     let text = |key| args.get(key).unwrap_or_default().to_owned();
     let (namespace, name) = (text("K8S_POD_NAMESPACE"), text("K8S_POD_NAME"));
@@ -31,14 +31,14 @@ pub fn pod(request: &Request) -> Result<Option<Pod>, Error> {
 }
 
 /// The prefix of the names of pods.
-pub fn prefix() -> String {
+pub(super) fn prefix() -> String {
     let set = std::env::var(PREFIX_VARIABLE).unwrap_or_default();
     let first = set.split(',').next().unwrap_or_default();
     if first.is_empty() { PREFIX.to_owned() } else { first.to_owned() }
 }
 
 /// The name of the host end.
-pub fn host_ifname(request: &Request, pod: Option<&Pod>) -> Result<IfName, Error> {
+pub(super) fn host_ifname(request: &Request, pod: Option<&Pod>) -> Result<IfName, Error> {
     let name = match pod {
         Some(Pod { namespace, name, .. }) => {
             let digest = sha1(format!("{namespace}.{name}").as_bytes());
@@ -54,7 +54,7 @@ pub fn host_ifname(request: &Request, pod: Option<&Pod>) -> Result<IfName, Error
 
 /// The owner of an interface with the name of a pod's host end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub(super) enum Owner {
     /// This attachment.
     This,
     /// Another interface of the same container, whose host end would have the same name.
@@ -67,7 +67,7 @@ pub enum Owner {
 
 /// The owner according to link group and alias. The group is set when the interface is created, the
 /// alias a moment later.
-pub fn owner(link: &Link, network: &str, attachment: &Attachment) -> Owner {
+pub(super) fn owner(link: &Link, network: &str, attachment: &Attachment) -> Owner {
     let alias = link.alias.as_deref();
     if link.group == names::attachment_group(network, attachment)
         && alias.is_none_or(|alias| alias == tag(network, attachment))
@@ -86,14 +86,14 @@ pub fn owner(link: &Link, network: &str, attachment: &Attachment) -> Owner {
 const TAG: &str = "podwire calico ";
 
 /// The alias of an attachment's host end. Networks and container IDs contain no spaces.
-pub fn tag(network: &str, attachment: &Attachment) -> String {
+pub(super) fn tag(network: &str, attachment: &Attachment) -> String {
     let Attachment { container_id, ifname } = attachment;
     let tag = format!("{TAG}{network} {container_id} {ifname}");
     tag.chars().take(MAX_ALIAS).collect()
 }
 
 /// Whether this is a host end of the network, with the group of one of its attachments.
-pub fn is_of_network(link: &Link, network: &str, prefix: &str) -> bool {
+pub(super) fn is_of_network(link: &Link, network: &str, prefix: &str) -> bool {
     let is_name = |prefix| link.name.as_str().starts_with(prefix);
     link.is_kind("veth")
         && (is_name(PREFIX) || is_name(prefix))

@@ -24,7 +24,7 @@ use crate::error::{Context, with_ifname};
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 /// The gateway for a destination.
-pub fn gateway(destination: IpAddr) -> IpAddr {
+pub(crate) fn gateway(destination: IpAddr) -> IpAddr {
     match destination {
         IpAddr::V4(_) => GATEWAY.into(),
         IpAddr::V6(_) => LINK_LOCAL.into(),
@@ -43,7 +43,12 @@ fn families(ips: &[IpConfig]) -> Vec<Family> {
 }
 
 /// Adds addresses, neighbours and routes, and brings the interface up.
-pub fn configure(ns: &Netns, calico: &Calico, pair: &Pair, ips: &[IpConfig]) -> Result<(), Error> {
+pub(super) fn configure(
+    ns: &Netns,
+    calico: &Calico,
+    pair: &Pair,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
     let doing = "configure the pod's interface";
     let families = families(ips);
     let inside = ns.enter(|| {
@@ -108,7 +113,7 @@ fn routes(index: IfIndex, calico: &Calico, families: &[Family]) -> Vec<Route> {
 
 /// The interface must be up and have its addresses, routes and neighbours. Pods that Calico
 /// connected have no permanent neighbours.
-pub fn check(
+pub(super) fn check(
     inside: &Netlink,
     container: &Link,
     calico: &Calico,

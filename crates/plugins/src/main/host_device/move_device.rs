@@ -20,20 +20,25 @@ const MAX_ATTEMPTS: u32 = 16;
 
 /// A device on the host to move into a container.
 #[derive(Debug)]
-pub struct Device {
+pub(super) struct Device {
     pub link: Link,
     /// The name on the host. It differs from the current name if the kernel moved the device back.
     pub name: IfName,
 }
 
 impl Device {
-    pub fn new(link: Link, network: &str) -> Device {
+    pub(super) fn new(link: Link, network: &str) -> Device {
         let name = home_name(&link, network).unwrap_or(link.name);
         Device { link, name }
     }
 
     /// Moves the device into the container, under the name of the request.
-    pub fn move_in(&self, request: &Request, host: &Netlink, ns: &Netns) -> kernel::Result<()> {
+    pub(super) fn move_in(
+        &self,
+        request: &Request,
+        host: &Netlink,
+        ns: &Netns,
+    ) -> kernel::Result<()> {
         let group = names::device_group(&request.network, &request.attachment());
         // A group that an administrator has chosen is kept.
         let may_set_group = self.link.group == 0 || self.link.group >= MIN_DEVICE_GROUP;
@@ -47,7 +52,12 @@ impl Device {
     }
 
     /// Moves the device back after a failure, and returns its index on the host.
-    pub fn rollback(&self, request: &Request, host: &Netlink, ns: &Netns) -> Option<IfIndex> {
+    pub(super) fn rollback(
+        &self,
+        request: &Request,
+        host: &Netlink,
+        ns: &Netns,
+    ) -> Option<IfIndex> {
         let is_here = |link: &Link| link.name == self.link.name && link.mac == self.link.mac;
         let name = match link::by_index(host, self.link.index).ok()? {
             Some(link) if is_here(&link) => link.name,
@@ -92,7 +102,7 @@ fn is_moved(link: &Link, request: &Request) -> bool {
 /// Whether a device is in this attachment's group, or in the one that earlier versions used. The
 /// network may have been renamed since ADD: then the configuration must select this device, because
 /// a network whose ADD failed on the interface's name gets a DEL too.
-pub fn is_own(link: &Link, request: &Request) -> bool {
+pub(super) fn is_own(link: &Link, request: &Request) -> bool {
     let (network, attachment) = (&request.network, request.attachment());
     let own =
         [names::device_group(network, &attachment), names::attachment_group(network, &attachment)];
@@ -107,13 +117,13 @@ pub fn is_own(link: &Link, request: &Request) -> bool {
 }
 
 /// The name that the alias stores.
-pub fn alias_name(link: &Link) -> Option<IfName> {
+pub(super) fn alias_name(link: &Link) -> Option<IfName> {
     link.alias.as_deref()?.parse().ok()
 }
 
 /// Finds the device of this attachment in the container. A device in the attachment's group is
 /// found under any name: a killed DEL may have renamed it.
-pub fn find_moved(inside: &Netlink, request: &Request) -> Result<Option<Link>, Error> {
+pub(super) fn find_moved(inside: &Netlink, request: &Request) -> Result<Option<Link>, Error> {
     let doing = "look for the device in the container";
     let found = link::by_name(inside, netns::ifname(request)?).context(doing)?;
     if let Some(link) = found.filter(|link| is_moved(link, request)) {
@@ -129,7 +139,7 @@ pub fn find_moved(inside: &Netlink, request: &Request) -> Result<Option<Link>, E
 ///
 /// The device is renamed before it is moved, so that device managers on the host see it appear
 /// under its final name.
-pub fn move_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<IfName> {
+pub(super) fn move_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<IfName> {
     let home = Netns::current()?;
     let netns = Some(home.as_fd());
     let before = inside.apply_each([link::set_down(link.index), link::set_name(link.index, name)]);
@@ -169,7 +179,7 @@ fn move_back_renamed(
 /// Restores the names of devices that the kernel moved back, and of those whose name was taken when
 /// they came back. This applies to devices of the network and to those that `is_selected` accepts.
 /// Only failures of devices that `is_required` accepts are reported.
-pub fn restore_names(
+pub(super) fn restore_names(
     host: &Netlink,
     network: &str,
     is_selected: impl Fn(&Link) -> bool,
@@ -202,7 +212,11 @@ fn rename(host: &Netlink, link: &Link, name: IfName) -> kernel::Result<()> {
 
 /// Whether the device is in a container of this network. The kernel has a numeric ID for each
 /// namespace that a device was moved to, and lists the links in it.
-pub fn is_in_container(host: &Netlink, network: &str, selector: &Selector) -> Result<bool, Error> {
+pub(super) fn is_in_container(
+    host: &Netlink,
+    network: &str,
+    selector: &Selector,
+) -> Result<bool, Error> {
     let doing = "look for the device in the containers";
     for id in kernel::netns::ids(host).context(doing)? {
         let links = link::list_in(host, id).context(doing)?;

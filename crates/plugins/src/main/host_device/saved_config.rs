@@ -17,7 +17,7 @@ const PROTOCOL_RA: u8 = 9; // RTPROT_RA, linux/rtnetlink.h
 
 /// Addresses and routes of a device, to be restored elsewhere.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct SavedConfig {
+pub(super) struct SavedConfig {
     /// Addresses of global scope, except IPv6 addresses from a router or a lease, which reappear by
     /// themselves.
     pub addresses: Vec<IpNet>,
@@ -26,7 +26,7 @@ pub struct SavedConfig {
 }
 
 impl SavedConfig {
-    pub fn read(nl: &Netlink, index: IfIndex) -> Result<SavedConfig, Error> {
+    pub(super) fn read(nl: &Netlink, index: IfIndex) -> Result<SavedConfig, Error> {
         let addresses = addr::list(nl, Some(index)).context("list the device's addresses")?;
         let addresses: Vec<IpNet> =
             addresses.iter().filter(|one| is_static(one)).map(|one| one.prefix).collect();
@@ -45,13 +45,13 @@ impl SavedConfig {
 
     /// The configuration in the container according to the result, which the container cannot
     /// change.
-    pub fn of_result(result: &CniResult) -> SavedConfig {
+    pub(super) fn of_result(result: &CniResult) -> SavedConfig {
         let routes = interface::routes(IfIndex(0), &[], &result.routes);
         SavedConfig { addresses: result.ips.iter().map(|ip| ip.address).collect(), routes }
     }
 
     /// Removes the addresses and routes that the IPAM plugin provides too.
-    pub fn without(mut self, ipam: &CniResult) -> SavedConfig {
+    pub(super) fn without(mut self, ipam: &CniResult) -> SavedConfig {
         self.addresses.retain(|address| !ipam.ips.iter().any(|ip| ip.address == *address));
         self.routes.retain(|route| {
             let table = |other: &cni::Route| other.table.unwrap_or(route::TABLE_MAIN);
@@ -66,12 +66,12 @@ impl SavedConfig {
     }
 
     /// The addresses as entries of a result.
-    pub fn ips(&self) -> Vec<IpConfig> {
+    pub(super) fn ips(&self) -> Vec<IpConfig> {
         self.addresses.iter().map(|address| IpConfig::new(*address, None)).collect()
     }
 
     /// The routes as entries of a result.
-    pub fn result_routes(&self) -> Vec<cni::Route> {
+    pub(super) fn result_routes(&self) -> Vec<cni::Route> {
         let convert = |route: &Route| {
             let mut converted = cni::Route::new(route.dst, route.gateway);
             converted.mtu = route.mtu.unwrap_or(0);
@@ -85,13 +85,13 @@ impl SavedConfig {
     }
 
     /// The routes through an interface of this index.
-    pub fn routes_by(&self, index: IfIndex) -> Vec<Route> {
+    pub(super) fn routes_by(&self, index: IfIndex) -> Vec<Route> {
         let by = |route: &Route| Route { oif: Some(index), nexthop: None, ..route.clone() };
         self.routes.iter().map(by).collect()
     }
 
     /// The rules that select the tables of these routes for packets from these addresses.
-    pub fn rules(&self, nl: &Netlink) -> Result<Vec<Rule>, Error> {
+    pub(super) fn rules(&self, nl: &Netlink) -> Result<Vec<Rule>, Error> {
         let is_in_other_table = |route: &Route| route.table != route::TABLE_MAIN;
         if !self.routes.iter().any(is_in_other_table) {
             return Ok(Vec::new());
@@ -111,7 +111,7 @@ impl SavedConfig {
 
     /// Restores the configuration on the host. Best effort: an address that is in use there must
     /// not prevent the device from coming back.
-    pub fn restore(&self, host: &Netlink, index: IfIndex, up: bool) {
+    pub(super) fn restore(&self, host: &Netlink, index: IfIndex, up: bool) {
         let options = AddrOptions::default();
         let mut requests: Vec<_> =
             self.addresses.iter().map(|one| addr::add(index, *one, options)).collect();
@@ -139,19 +139,19 @@ fn is_configured(route: &Route) -> bool {
 
 /// The state of a device before ADD, to restore it if ADD fails.
 #[derive(Debug)]
-pub struct SavedDevice {
+pub(super) struct SavedDevice {
     up: bool,
     master: Option<IfIndex>,
     pub config: SavedConfig,
 }
 
 impl SavedDevice {
-    pub fn read(host: &Netlink, link: &Link) -> Result<SavedDevice, Error> {
+    pub(super) fn read(host: &Netlink, link: &Link) -> Result<SavedDevice, Error> {
         let config = SavedConfig::read(host, link.index)?;
         Ok(SavedDevice { up: link.is_up(), master: link.master, config })
     }
 
-    pub fn restore(&self, host: &Netlink, index: IfIndex) {
+    pub(super) fn restore(&self, host: &Netlink, index: IfIndex) {
         host.apply_each(self.master.map(|master| link::set_master(index, master)));
         self.config.restore(host, index, self.up);
     }

@@ -21,7 +21,7 @@ const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
-pub struct SelectorConf {
+pub(super) struct SelectorConf {
     device: String,
     hwaddr: String,
     kernelpath: String,
@@ -48,7 +48,7 @@ struct CapabilitiesConf {
 
 /// The device that a configuration selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Choice {
+pub(super) enum Choice {
     Interface(Selector),
     /// A device with a user-space driver.
     Userspace,
@@ -58,7 +58,7 @@ pub enum Choice {
 
 /// Identifies the interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selector {
+pub(super) enum Selector {
     Name(IfName),
     Mac(MacAddr),
     /// The device in `/sys` that the interface belongs to.
@@ -66,7 +66,7 @@ pub enum Selector {
 }
 
 /// STATUS and GC do not require a device if the runtime names it.
-pub fn parse(request: &Request) -> Result<Choice, Error> {
+pub(super) fn parse(request: &Request) -> Result<Choice, Error> {
     let conf: SelectorConf = request.conf()?;
     let pci = pci_device(&conf)?;
     if pci.as_deref().is_some_and(is_driven_from_userspace) {
@@ -157,7 +157,7 @@ fn is_driven_from_userspace(device: &Path) -> bool {
 impl Selector {
     /// Finds the interface on the host. An interface that the kernel moved back is found by its
     /// previous name.
-    pub fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
+    pub(super) fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
         let all = || link::list(host).context("list the host's interfaces");
         match self {
             Self::Name(name) => {
@@ -178,7 +178,7 @@ impl Selector {
 
     /// Whether the selector may select a device that had this name on the host. A path in `/sys`
     /// does not decide it, because `/sys` shows no interfaces of other namespaces.
-    pub fn may_match(&self, link: &Link, home_name: Option<IfName>) -> bool {
+    pub(super) fn may_match(&self, link: &Link, home_name: Option<IfName>) -> bool {
         match self {
             Self::Name(name) => home_name == Some(*name),
             Self::Mac(mac) => link.mac == Some(*mac),
@@ -187,7 +187,7 @@ impl Selector {
     }
 
     /// Whether the device exists in `/sys`, wherever its interface is.
-    pub fn has_device(&self) -> bool {
+    pub(super) fn has_device(&self) -> bool {
         matches!(self, Self::Device(path) if path.exists())
     }
 }
@@ -203,7 +203,7 @@ impl std::fmt::Display for Selector {
 }
 
 /// The name that a device of the network had on the host before it was moved into a container.
-pub fn home_name(link: &Link, network: &str) -> Option<IfName> {
+pub(super) fn home_name(link: &Link, network: &str) -> Option<IfName> {
     let alias =
         link.alias.as_deref().filter(|_| names::is_attachment_group(network, link.group))?;
     alias.parse().ok()

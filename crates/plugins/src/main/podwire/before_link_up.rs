@@ -13,26 +13,26 @@ use super::{List, Step, failed};
 use crate::meta::bandwidth;
 
 /// The bandwidth step, if the list has one with something to limit.
-pub struct EarlyLimits<'a> {
+pub(super) struct EarlyLimits<'a> {
     step: Option<(&'a Step, Request<'a>)>,
     /// The interfaces that the step added, after it has run.
     added: OnceCell<Vec<Interface>>,
 }
 
 impl<'a> EarlyLimits<'a> {
-    pub fn of(list: &'a List, request: &Request<'a>) -> Self {
+    pub(super) fn of(list: &'a List, request: &Request<'a>) -> Self {
         let step = list.steps.iter().find(|step| step.plugin.name == bandwidth::PLUGIN.name);
         let step = step.map(|step| (step, list.request(request, step, Command::Add, None)));
         let step = step.filter(|(_, call)| bandwidth::limits(call));
         Self { step, added: OnceCell::new() }
     }
 
-    pub fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.step.is_some() && self.added.get().is_none()
     }
 
     /// Limits interfaces that are still down.
-    pub fn run(&self, interfaces: &[Interface]) -> Result<(), Error> {
+    pub(super) fn run(&self, interfaces: &[Interface]) -> Result<(), Error> {
         let Some((step, call)) = &self.step else { return Ok(()) };
         let before = CniResult { interfaces: interfaces.to_vec(), ..CniResult::default() };
         let mut call = call.clone();
@@ -42,19 +42,19 @@ impl<'a> EarlyLimits<'a> {
         Ok(())
     }
 
-    pub fn has_run(&self, step: &Step) -> bool {
+    pub(super) fn has_run(&self, step: &Step) -> bool {
         let is_same = |(own, _): &(&Step, _)| ptr::eq(*own, step);
         self.step.as_ref().is_some_and(is_same) && self.added.get().is_some()
     }
 
     /// Adds the step's interfaces to the result, when it is the step's turn.
-    pub fn complete(&self, result: Arc<CniResult>) -> Arc<CniResult> {
+    pub(super) fn complete(&self, result: Arc<CniResult>) -> Arc<CniResult> {
         let mut result = Arc::unwrap_or_clone(result);
         result.interfaces.extend(self.added.get().into_iter().flatten().cloned());
         Arc::new(result)
     }
 
-    pub fn rollback(&self) {
+    pub(super) fn rollback(&self) {
         if let Some((step, call)) = self.step.as_ref().filter(|_| self.added.get().is_some()) {
             // The error that caused the rollback is the one to report.
             let _ = (step.plugin.del)(&Request { command: Command::Del, ..call.clone() });

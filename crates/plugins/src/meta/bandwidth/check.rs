@@ -11,7 +11,7 @@ use super::{existing_parent, host_end, ifb, shape};
 use crate::attach::{netns, prev_result};
 use crate::error::Context;
 
-pub fn check(request: &Request) -> Result<(), Error> {
+pub(super) fn check(request: &Request) -> Result<(), Error> {
     let bandwidth = Bandwidth::parse(request)?;
     let result = prev_result::required(request, "must be called as a chained plugin")?;
     if bandwidth.limits_nothing() {

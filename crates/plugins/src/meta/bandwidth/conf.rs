@@ -15,7 +15,7 @@ const MAX_LATENCY: Duration = Duration::from_secs(60);
 
 /// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bandwidth {
+pub(crate) struct Bandwidth {
     /// Limit for packets to the container.
     pub ingress: Option<Limit>,
     /// Limit for packets from the container.
@@ -26,7 +26,7 @@ pub struct Bandwidth {
 
 /// A limit in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub(crate) struct Limit {
     pub bucket: Bucket,
     /// Size of the queue in bytes.
     pub queue: u32,
@@ -34,7 +34,7 @@ pub struct Limit {
 
 /// The packets that a limit applies to, selected by the address of the container's peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subnets {
+pub(crate) enum Subnets {
     All,
     /// All packets except those of these subnets.
     Except(Vec<IpNet>),
@@ -90,7 +90,7 @@ impl Entry {
 }
 
 impl Bandwidth {
-    pub fn parse(request: &Request) -> Result<Self, Error> {
+    pub(crate) fn parse(request: &Request) -> Result<Self, Error> {
         let network: Entry = request.conf()?;
         let runtime: RuntimeConf = request.conf()?;
         Self::from_entry(&network.or(&runtime.runtime_config.bandwidth.unwrap_or_default()))
@@ -106,7 +106,7 @@ impl Bandwidth {
         })
     }
 
-    pub fn limits_nothing(&self) -> bool {
+    pub(crate) fn limits_nothing(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
 }
@@ -119,7 +119,7 @@ impl Limit {
     }
 
     /// An arbitrary limit, for STATUS.
-    pub fn for_probe() -> Self {
+    pub(crate) fn for_probe() -> Self {
         Self::new(Bucket { rate: 1_000_000, burst: 100_000 }, LATENCY)
     }
 }

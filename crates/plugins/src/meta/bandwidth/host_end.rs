@@ -10,7 +10,7 @@ use crate::error::Context;
 
 /// The host end, for ADD. A name derived from the attachment is enough if the result lists it: only
 /// podwire's plugins use such names.
-pub fn of_add(host: &Netlink, request: &Request, result: &CniResult) -> Result<Link, Error> {
+pub(super) fn of_add(host: &Netlink, request: &Request, result: &CniResult) -> Result<Link, Error> {
     let own = own_name(request, result).and_then(|name| link::by_name(host, name).ok().flatten());
     match own {
         Some(end) => Ok(end),
@@ -29,7 +29,7 @@ fn own_name(request: &Request, result: &CniResult) -> Option<IfName> {
 
 /// Finds the host end through the container's interface. If the result lists host interfaces, it
 /// must list this one: the index alone may belong to an interface in another namespace.
-pub fn find(
+pub(super) fn find(
     host: &Netlink,
     ns: &Netns,
     request: &Request,

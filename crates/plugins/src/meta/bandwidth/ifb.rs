@@ -24,18 +24,18 @@ const MAX_ALIAS: usize = 255;
 
 /// One below the minimum MTU of IPv6: the kernel then sets up no IPv6 addresses, routes and groups,
 /// which would take as long as creating the interface. The MTU does not limit redirected packets.
-pub const MAX_MTU: u32 = 1279;
+pub(super) const MAX_MTU: u32 = 1279;
 
 /// An ifb that was created.
 #[derive(Debug, Clone, Copy)]
-pub struct NewIfb {
+pub(super) struct NewIfb {
     pub name: IfName,
     pub mac: MacAddr,
     pub index: IfIndex,
 }
 
 /// The name that the Go plugin uses.
-pub fn go_name(network: &str, container_id: &str) -> IfName {
+pub(super) fn go_name(network: &str, container_id: &str) -> IfName {
     hashed(&[network, container_id])
 }
 
@@ -65,12 +65,12 @@ fn hashed(words: &[&str]) -> IfName {
 }
 
 /// A name for an ifb in a new network namespace.
-pub fn probe_name() -> IfName {
+pub(super) fn probe_name() -> IfName {
     hashed(&[])
 }
 
 /// The alias of an attachment's ifb.
-pub fn tag(network: &str, attachment: &Attachment) -> String {
+pub(super) fn tag(network: &str, attachment: &Attachment) -> String {
     let Attachment { container_id, ifname } = attachment;
     let mut tag = format!("{}{container_id} {ifname}", network_tag(network));
     let end = (0..=MAX_ALIAS.min(tag.len())).rev().find(|at| tag.is_char_boundary(*at));
@@ -115,7 +115,7 @@ fn may_be_go(link: &Link) -> bool {
 
 /// One queue per direction is enough for one container. The effective queue is that of the token
 /// bucket.
-pub fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel::Request {
+pub(super) fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel::Request {
     let mut new = NewLink::new(name, Kind::Ifb);
     new.mtu = Some(mtu);
     new.queues = Some(1);
@@ -127,7 +127,7 @@ pub fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel
 
 /// Creates the attachment's ifb for the host end `end`, and leaves it down. It has the MTU of the
 /// host end, up to [`MAX_MTU`]. An ifb of an earlier ADD is replaced.
-pub fn create<'a>(
+pub(super) fn create<'a>(
     host: &'a Netlink,
     request: &Request,
     end: &Link,
@@ -185,7 +185,7 @@ fn is_redirected_to(host: &Netlink, end: IfIndex, ifb: IfIndex) -> bool {
 }
 
 /// Finds the attachment's ifb, created by this plugin or by the Go plugin.
-pub fn find(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
+pub(super) fn find(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
     let (network, attachment) = (&request.network, request.attachment());
     let [first, second] = names(network, &attachment);
     let under_first = link::by_name(host, first)?;
@@ -207,7 +207,7 @@ fn is_listed(request: &Request) -> bool {
 }
 
 /// DEL. The limits at the host end disappear with the host end, which another plugin removes.
-pub fn del(request: &Request) -> Result<(), Error> {
+pub(super) fn del(request: &Request) -> Result<(), Error> {
     Netlink::open()
         .and_then(|host| {
             let found = find(&host, request)?;
@@ -217,7 +217,7 @@ pub fn del(request: &Request) -> Result<(), Error> {
 }
 
 /// GC. The ifbs of the Go plugin are kept, because they do not show which network they belong to.
-pub fn gc(request: &Request) -> Result<(), Error> {
+pub(super) fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let host = Netlink::open().context("open a netlink socket")?;
     let found = link::list_of_kind(&host, "ifb").context("list the host's interfaces")?;

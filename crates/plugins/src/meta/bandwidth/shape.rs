@@ -14,10 +14,10 @@ use kernel::{IfIndex, Netlink, Request};
 use super::conf::{Limit, Subnets};
 
 /// The handle of a `tbf` at the root. An `htb` has another one, so that each replaces the other.
-pub const TBF: Handle = Handle::new(1, 0);
-pub const HTB: Handle = Handle::new(2, 0);
+pub(super) const TBF: Handle = Handle::new(1, 0);
+pub(super) const HTB: Handle = Handle::new(2, 0);
 /// The class of the `htb` with the limit.
-pub const CLASS: Handle = Handle::new(2, 1);
+pub(super) const CLASS: Handle = Handle::new(2, 1);
 /// The queue of that class.
 const QUEUE: Handle = Handle::new(0x10, 0);
 /// The class of packets that are not limited. The kernel ignores it; it identifies the plugin's
@@ -37,14 +37,14 @@ fn base_priority(parent: Handle) -> u16 {
 
 /// Requests for one batch.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Removals of objects that usually do not exist; their errors are ignored.
     pub clear: Vec<Request>,
     pub make: Vec<Request>,
 }
 
 impl Plan {
-    pub fn apply(self, nl: &Netlink) -> kernel::Result<()> {
+    pub(super) fn apply(self, nl: &Netlink) -> kernel::Result<()> {
         let cleared = self.clear.len();
         let results = nl.apply_each(self.clear.into_iter().chain(self.make));
         results.into_iter().skip(cleared).collect()
@@ -52,7 +52,7 @@ impl Plan {
 }
 
 /// Limits packets to the container.
-pub fn limit_ingress(plan: &mut Plan, link: IfIndex, limit: &Limit, subnets: &Subnets) {
+pub(super) fn limit_ingress(plan: &mut Plan, link: IfIndex, limit: &Limit, subnets: &Subnets) {
     let Limit { bucket, queue } = *limit;
     if *subnets == Subnets::All {
         plan.make.push(tc::replace_qdisc(link, Handle::ROOT, TBF, &Qdisc::Tbf(bucket, queue)));
@@ -69,7 +69,7 @@ pub fn limit_ingress(plan: &mut Plan, link: IfIndex, limit: &Limit, subnets: &Su
 }
 
 /// The class of packets that no filter matches.
-pub fn default_class(subnets: &Subnets) -> u16 {
+pub(super) fn default_class(subnets: &Subnets) -> u16 {
     match subnets {
         Subnets::All | Subnets::Except(_) => 1,
         Subnets::Only(_) => 0,
@@ -77,7 +77,7 @@ pub fn default_class(subnets: &Subnets) -> u16 {
 }
 
 /// The filters of the `htb` for packets to the container.
-pub fn ingress_filters(subnets: &Subnets) -> Vec<Filter> {
+pub(super) fn ingress_filters(subnets: &Subnets) -> Vec<Filter> {
     match subnets {
         Subnets::All => Vec::new(),
         // The handle of the qdisc itself means: pass without a class.
@@ -87,7 +87,7 @@ pub fn ingress_filters(subnets: &Subnets) -> Vec<Filter> {
 }
 
 /// The filters that redirect packets from the container to the ifb.
-pub fn egress_filters(parent: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
+pub(super) fn egress_filters(parent: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
     let redirect = Verdict::Redirect(ifb);
     let base = base_priority(parent);
     let all = |number| Filter { priority: base + number, packets: Match::All, verdict: redirect };
@@ -104,7 +104,7 @@ pub fn egress_filters(parent: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Fi
 }
 
 /// The requests that add the filters of [`egress_filters`].
-pub fn egress_requests(
+pub(super) fn egress_requests(
     link: IfIndex,
     parent: Handle,
     ifb: IfIndex,
@@ -116,7 +116,7 @@ pub fn egress_requests(
 
 /// Removes the filters of [`egress_requests`] to this ifb or to one that no longer exists. Filters
 /// of other programs are kept.
-pub fn filter_removals(
+pub(super) fn filter_removals(
     link: IfIndex,
     parent: Handle,
     ifb: Option<IfIndex>,

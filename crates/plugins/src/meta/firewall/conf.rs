@@ -22,7 +22,7 @@ struct FirewallConf {
 
 /// The program that accepts the packets of a network's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
+pub(super) enum Backend {
     /// firewalld if it runs, otherwise nf_tables.
     Auto,
     /// nf_tables by netlink.
@@ -35,7 +35,7 @@ pub enum Backend {
 
 /// Which other containers may reach the containers of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ingress {
+pub(super) enum Ingress {
     /// All.
     Open,
     /// All except those of other networks with a policy.
@@ -46,7 +46,7 @@ pub enum Ingress {
 
 impl Ingress {
     /// The value of the key `ingressPolicy`.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Ingress::Open => "open",
             Ingress::SameBridge => "same-bridge",
@@ -57,7 +57,7 @@ impl Ingress {
 
 /// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Firewall {
+pub(super) struct Firewall {
     pub backend: Backend,
     pub ingress: Ingress,
     /// The chain for the administrator's rules.
@@ -69,7 +69,7 @@ pub struct Firewall {
 }
 
 impl Firewall {
-    pub fn parse(request: &Request) -> Result<Self, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Self, Error> {
         let conf: FirewallConf = request.conf()?;
         let backend = match conf.backend.as_str() {
             "" => Backend::Auto,

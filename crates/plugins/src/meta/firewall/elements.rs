@@ -19,7 +19,7 @@ use crate::nftables::{
 const PRIORITY: i32 = -10; // before FORWARD of iptables, which has 0
 
 /// The chain that jumps to the administrators' chains.
-pub const ADMIN: &str = "firewall_admin";
+pub(super) const ADMIN: &str = "firewall_admin";
 
 /// The chain that jumps to the chains that mark packets.
 const MARKS: &str = "firewall_marks";
@@ -74,7 +74,7 @@ static ISOLATED6: Map =
     Map { number: 11, name: "firewall_isolated6", comment: ISOLATED4.comment, ..SAME6 };
 
 /// The maps whose keys end with a bridge.
-pub static ON_BRIDGES: [&Map; 4] = [&SAME4, &SAME6, &ISOLATED4, &ISOLATED6];
+pub(super) static ON_BRIDGES: [&Map; 4] = [&SAME4, &SAME6, &ISOLATED4, &ISOLATED6];
 
 /// No rule uses these elements: they record which attachment has an address in firewalld or
 /// iptables, which do not know owners.
@@ -89,7 +89,7 @@ static RECORDED6: Map =
 
 /// The elements belong to no container: they exist as long as a container with a policy is on the
 /// bridge.
-pub static BRIDGES: Map = Map {
+pub(super) static BRIDGES: Map = Map {
     number: 7,
     name: "firewall_bridges",
     key: &[DataType::IfName],
@@ -97,7 +97,7 @@ pub static BRIDGES: Map = Map {
     ..RECORDED4
 };
 
-pub static FEATURE: Feature = Feature {
+pub(super) static FEATURE: Feature = Feature {
     number: 3,
     table: TABLE,
     maps: &[
@@ -109,14 +109,14 @@ pub static FEATURE: Feature = Feature {
 };
 
 /// The entry that marks the packets of an address.
-pub fn pass(firewall: &Firewall, address: IpAddr) -> Entry {
+pub(super) fn pass(firewall: &Firewall, address: IpAddr) -> Entry {
     let chain = ChainId::from(firewall.mark_bit);
     let key = key(&[&chain.to_be_bytes(), &octets(address)]);
     Entry { map: of_family(address, [&PASS4, &PASS6]), key, data: None }
 }
 
 /// The chain that marks packets from containers and the replies to them.
-pub fn mark_chain(firewall: &Firewall) -> DesiredChain {
+pub(super) fn mark_chain(firewall: &Firewall) -> DesiredChain {
     let bit = 1_u32 << firewall.mark_bit;
     let set = vec![
         Expr::Meta(MetaKey::Mark, Reg(0)),
@@ -145,7 +145,7 @@ pub fn mark_chain(firewall: &Firewall) -> DesiredChain {
 }
 
 /// The entries of the ingress policy for an address on a bridge.
-pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
+pub(super) fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
     let (own, bridge) = (octets(address), ifname_key(bridge));
     let on_bridge = match policy {
         Ingress::Isolated => [&ISOLATED4, &ISOLATED6],
@@ -174,17 +174,17 @@ fn drop_others(family: Family, ingress: &Map, same: &Map) -> Vec<Expr> {
 }
 
 /// The entry that records an address of firewalld or iptables.
-pub fn recorded(address: IpAddr) -> Entry {
+pub(super) fn recorded(address: IpAddr) -> Entry {
     Entry { map: of_family(address, [&RECORDED4, &RECORDED6]), key: octets(address), data: None }
 }
 
 /// Whether no rule uses an entry.
-pub fn is_record(entry: &Entry) -> bool {
+pub(super) fn is_record(entry: &Entry) -> bool {
     [&RECORDED4, &RECORDED6].contains(&entry.map)
 }
 
 /// The addresses that these entries record.
-pub fn recorded_addresses(entries: &[IndexEntry]) -> Vec<IpAddr> {
+pub(super) fn recorded_addresses(entries: &[IndexEntry]) -> Vec<IpAddr> {
     let address = |IndexEntry { map, key }: &IndexEntry| match *map {
         5 => Some(IpAddr::from(*key.first_chunk::<4>()?)),
         6 => Some(IpAddr::from(*key.first_chunk::<16>()?)),

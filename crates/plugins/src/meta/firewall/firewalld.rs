@@ -12,13 +12,13 @@ const NAME: &str = "org.fedoraproject.FirewallD1";
 
 /// A connection to firewalld.
 #[derive(Debug)]
-pub struct Firewalld {
+pub(super) struct Firewalld {
     bus: Bus,
 }
 
 impl Firewalld {
     /// Connects to firewalld if it runs on this host. Without a bus this costs one failed connect.
-    pub fn find() -> Option<Self> {
+    pub(super) fn find() -> Option<Self> {
         Self::connect().ok().flatten()
     }
 
@@ -28,7 +28,7 @@ impl Firewalld {
     }
 
     /// Connects to firewalld; an error if it does not run.
-    pub fn required() -> Result<Self, Error> {
+    pub(super) fn required() -> Result<Self, Error> {
         let found = Self::connect()
             .map_err(|cause| Error::because(Code::TRY_LATER, "firewalld does not run", &cause))?;
         found.ok_or_else(|| {
@@ -38,7 +38,7 @@ impl Firewalld {
     }
 
     /// Adds an address to the zone.
-    pub fn add(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
+    pub(super) fn add(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
         match self.call("addSource", zone, address) {
             Err(dbus::Error::Refused(msg))
                 if contains_any(&msg, &["ZONE_ALREADY_SET", "ALREADY_ENABLED"]) =>
@@ -50,7 +50,7 @@ impl Firewalld {
     }
 
     /// Removes an address from the zone.
-    pub fn remove(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
+    pub(super) fn remove(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
         match self.call("removeSource", zone, address) {
             Err(dbus::Error::Refused(msg))
                 if contains_any(&msg, &["NOT_ENABLED", "UNKNOWN_SOURCE"]) =>
@@ -62,7 +62,7 @@ impl Firewalld {
     }
 
     /// Whether an address is in the zone.
-    pub fn has(&mut self, zone: &str, address: IpAddr) -> Result<bool, Error> {
+    pub(super) fn has(&mut self, zone: &str, address: IpAddr) -> Result<bool, Error> {
         let reply = self.call("querySource", zone, address);
         let body = reply.map_err(|cause| failed("look for", zone, address, &cause))?;
         Ok(body.iter().any(|byte| *byte != 0))

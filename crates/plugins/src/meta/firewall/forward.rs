@@ -21,7 +21,7 @@ const GO_CHAINS: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
 const MAX_ATTEMPTS: usize = 20;
 
 /// Ensures that packets with this mark bit are accepted.
-pub fn ensure(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<()> {
+pub(super) fn ensure(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<()> {
     if exists(nft, family, mark_bit)? {
         return Ok(());
     }
@@ -60,7 +60,7 @@ fn insert(nft: &Nft, family: Family, packets: Forwarded) -> kernel::Result<()> {
 }
 
 /// Whether the rule exists.
-pub fn exists(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<bool> {
+pub(super) fn exists(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<bool> {
     let rules = nft.rules(filter(family), FORWARD)?;
     let packets = Forwarded::Marked(1 << mark_bit);
     Ok(rules.iter().any(|rule| packets.is_accepted_by(rule)))

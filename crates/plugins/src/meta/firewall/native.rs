@@ -22,7 +22,7 @@ const DOING: &str = "let the container's packets pass";
 
 /// The purpose of the container's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(super) enum Purpose {
     /// They accept the container's packets.
     Pass,
     /// firewalld accepts the packets and the elements record that. The ingress policy is still
@@ -33,7 +33,7 @@ pub enum Purpose {
 }
 
 /// Adds the container's elements and the objects that they need.
-pub fn add(
+pub(super) fn add(
     request: &Request,
     firewall: &Firewall,
     result: &CniResult,
@@ -88,7 +88,7 @@ fn add_shared(
 }
 
 /// CHECK. Records are not checked: the Go plugin makes none.
-pub fn check(
+pub(super) fn check(
     request: &Request,
     firewall: &Firewall,
     result: &CniResult,
@@ -150,7 +150,7 @@ fn check_shared(
 /// Removes the bridge from the set if the container is alone on it. This is the case with ptp,
 /// where the "bridge" is the container's host end. Other bridges are left to GC, which can see
 /// whether they have containers.
-pub fn remove_own_bridge(
+pub(super) fn remove_own_bridge(
     store: &ElementStore,
     request: &Request,
     removed: &[IndexEntry],
@@ -173,7 +173,7 @@ pub fn remove_own_bridge(
 }
 
 /// Removes bridges without containers from the set.
-pub fn remove_unused_bridges(store: &ElementStore) -> kernel::Result<()> {
+pub(super) fn remove_unused_bridges(store: &ElementStore) -> kernel::Result<()> {
     nftables::remove_unused(store.nft(), || {
         let mut unused = store.nft().elements(TABLE, BRIDGES.name)?;
         for map in ON_BRIDGES {
@@ -209,7 +209,7 @@ fn plan(
 }
 
 /// The addresses of the result without duplicates.
-pub fn addresses(result: &CniResult) -> Vec<IpAddr> {
+pub(super) fn addresses(result: &CniResult) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
     addresses.dedup();
@@ -223,7 +223,10 @@ fn families(result: &CniResult) -> impl Iterator<Item = Family> {
 
 /// The interface that the ingress policy applies to: the first one of the result, as in the Go
 /// plugin.
-pub fn bridge<'a>(firewall: &Firewall, result: &'a CniResult) -> Result<Option<&'a str>, Error> {
+pub(super) fn bridge<'a>(
+    firewall: &Firewall,
+    result: &'a CniResult,
+) -> Result<Option<&'a str>, Error> {
     if firewall.ingress == Ingress::Open {
         return Ok(None);
     }
@@ -297,7 +300,7 @@ fn is_by_go(
 }
 
 /// Whether an attachment has a record for this address.
-pub fn is_recorded(nft: &Nft, address: IpAddr) -> bool {
+pub(super) fn is_recorded(nft: &Nft, address: IpAddr) -> bool {
     let entry = elements::recorded(address);
     matches!(nft.element(TABLE, entry.map.name, &entry.key), Ok(Some(_)))
 }

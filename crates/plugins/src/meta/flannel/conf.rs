@@ -22,7 +22,7 @@ struct PathsConf {
 
 /// The parsed configuration.
 #[derive(Debug)]
-pub struct Flannel {
+pub(super) struct Flannel {
     pub subnet_file: PathBuf,
     pub data_dir: PathBuf,
     /// The socket of the node agent, if an agent may write the subnet file.
@@ -32,7 +32,7 @@ pub struct Flannel {
 }
 
 impl Flannel {
-    pub fn parse(request: &Request) -> Result<Flannel, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Flannel, Error> {
         let paths: PathsConf = request.conf()?;
         let delegate = object(request, "delegate")?;
         for key in ["name", "ipam"] {
@@ -61,7 +61,7 @@ impl Flannel {
     }
 
     /// The configuration of the delegate. Without `env` it is sufficient for removals only.
-    pub fn delegate_config(
+    pub(super) fn delegate_config(
         &self,
         request: &Request,
         env: Option<&SubnetEnv>,
@@ -132,7 +132,7 @@ fn object(request: &Request, key: &str) -> Result<Map<String, Value>, Error> {
 }
 
 /// The plugin name of a configuration.
-pub fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
+pub(super) fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
     match config.get("type") {
         Some(Value::String(kind)) if kind == "flannel" => {
             let msg = "key \"delegate.type\" is \"flannel\", which would delegate to itself";
@@ -148,7 +148,7 @@ pub fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
 }
 
 /// The directory of saved configurations; the default if the key cannot be read.
-pub fn data_dir_of(request: &Request) -> PathBuf {
+pub(super) fn data_dir_of(request: &Request) -> PathBuf {
     let paths: PathsConf = request.conf().unwrap_or_default();
     paths.data_dir.unwrap_or_else(|| DATA_DIR.into())
 }

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Errors of reading the subnet file.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error("{} does not exist: flannel's daemon is not ready on this node", .0.display())]
     Missing(PathBuf),
     #[error("read {}", .file.display())]
@@ -30,7 +30,7 @@ pub enum Error {
 
 impl Error {
     /// A temporary problem gets the code of the verb.
-    pub fn to_cni(&self, temporary: Code) -> cni::Error {
+    pub(crate) fn to_cni(&self, temporary: Code) -> cni::Error {
         let is_temporary = match self {
             Error::Missing(_) => true,
             Error::Content { problem, .. } => matches!(problem, Problem::Incomplete(_)),
@@ -50,7 +50,7 @@ impl Error {
 }
 
 /// Reads the subnet file.
-pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
+pub(crate) fn read(file: &Path) -> Result<SubnetEnv, Error> {
     let read = fsutil::read_following(file).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound => Error::Missing(file.to_owned()),
         _ => Error::Io { file: file.to_owned(), cause },
@@ -61,7 +61,7 @@ pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
 
 /// Asks the agent whether pods can be connected. If no agent listens, the file alone decides:
 /// flannel's own daemon has no such socket, and pods can be connected while the agent restarts.
-pub fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
+pub(crate) fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
     let Some(socket) = socket else { return Ok(()) };
     let not_ready = |why: &str| cni::Error::new(code, format!("flannel: {why}"));
     match agent_client::get(socket, "/readyz", TIMEOUT) {

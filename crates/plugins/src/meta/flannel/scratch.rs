@@ -19,7 +19,7 @@ const SEPARATOR: char = ':';
 
 /// The saved configuration of one attachment.
 #[derive(Debug)]
-pub struct Scratch {
+pub(super) struct Scratch {
     directory: PathBuf,
     own: String,
     /// The file name of the Go plugin.
@@ -27,7 +27,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    pub fn of(request: &Request, directory: &Path) -> Scratch {
+    pub(super) fn of(request: &Request, directory: &Path) -> Scratch {
         let Attachment { container_id, ifname } = request.attachment();
         let own = match ifname.as_str() {
             DEFAULT_IFNAME => container_id.clone(),
@@ -36,14 +36,14 @@ impl Scratch {
         Scratch { directory: directory.to_owned(), own, go: container_id }
     }
 
-    pub fn put(&self, config: &Map<String, Value>) -> Result<(), Error> {
+    pub(super) fn put(&self, config: &Map<String, Value>) -> Result<(), Error> {
         let text = serde_json::to_vec(config).expect("a JSON value with text keys always prints");
         state_file::write(&self.directory, &self.own, &text)
             .map_err(|cause| io_error("write", &self.directory, &self.own, &cause))
     }
 
     /// Reads the configuration; `None` if there is none or it cannot be parsed.
-    pub fn read(&self) -> Result<Option<Map<String, Value>>, Error> {
+    pub(super) fn read(&self) -> Result<Option<Map<String, Value>>, Error> {
         for name in [&self.own, &self.go] {
             let text = state_file::read(&self.directory, name)
                 .map_err(|cause| io_error("read", &self.directory, name, &cause))?;
@@ -56,12 +56,12 @@ impl Scratch {
     }
 
     /// Removes the attachment's own file. The file of the Go plugin may belong to `eth0`.
-    pub fn clear(&self) -> Result<(), Error> {
+    pub(super) fn clear(&self) -> Result<(), Error> {
         remove(&self.directory, &self.own)
     }
 }
 
-pub fn remove(directory: &Path, name: &str) -> Result<(), Error> {
+pub(super) fn remove(directory: &Path, name: &str) -> Result<(), Error> {
     state_file::remove(directory, name).map_err(|cause| io_error("remove", directory, name, &cause))
 }
 
@@ -72,7 +72,7 @@ fn io_error(doing: &str, directory: &Path, name: &str, cause: &std::io::Error) -
 
 /// The saved configuration of an attachment that is no longer valid.
 #[derive(Debug)]
-pub struct Stale {
+pub(super) struct Stale {
     pub attachment: Attachment,
     pub config: Map<String, Value>,
     pub file: String,
@@ -80,7 +80,11 @@ pub struct Stale {
 
 /// The files of this network that belong to none of these attachments. A file without an interface
 /// name may have been written by the Go plugin for any interface.
-pub fn stale(directory: &Path, network: &str, valid: &[Attachment]) -> Result<Vec<Stale>, Error> {
+pub(super) fn stale(
+    directory: &Path,
+    network: &str,
+    valid: &[Attachment],
+) -> Result<Vec<Stale>, Error> {
     let names =
         state_file::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
     let valid: HashSet<(&str, Option<&str>)> = valid

@@ -42,7 +42,7 @@ struct Condition {
 
 /// All conditions for one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conditions {
+pub(crate) struct Conditions {
     /// The original text; part of the chain's ID.
     pub text: String,
     family: Family,
@@ -64,7 +64,7 @@ impl Problem {
 
 impl Conditions {
     /// Returns `None` if there are no words. The error names the unsupported word.
-    pub fn parse(words: &[String], family: Family) -> Result<Option<Self>, String> {
+    pub(crate) fn parse(words: &[String], family: Family) -> Result<Option<Self>, String> {
         let text = words.join(" ");
         let text = text.trim();
         let all = match text.chars().next() {
@@ -80,7 +80,7 @@ impl Conditions {
     }
 
     /// The alternative lists of expressions; a packet must match one of the lists.
-    pub fn exprs(&self) -> Vec<Vec<Expr>> {
+    pub(crate) fn exprs(&self) -> Vec<Vec<Expr>> {
         let mut lists = vec![self.family.match_nfproto().to_vec()];
         for condition in &self.all {
             lists = condition.append_to(&lists, self.family);

@@ -44,7 +44,7 @@ struct MappingConf {
 
 /// The form of the rules in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Backend {
+pub(crate) enum Backend {
     /// Elements of maps in the table `podwire`.
     Nftables,
     /// Rules made by the program iptables-restore.
@@ -53,7 +53,7 @@ pub enum Backend {
 
 /// Settings that are copied into iptables rules unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verbatim {
+pub(crate) struct Verbatim {
     pub mark: Mark,
     pub conditions_v4: Vec<String>,
     pub conditions_v6: Vec<String>,
@@ -63,14 +63,14 @@ pub struct Verbatim {
 
 /// How connections that must be masqueraded are marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mark {
+pub(crate) enum Mark {
     Bit(u8),
     /// By an external chain.
     By(String),
 }
 
 impl Verbatim {
-    pub fn conditions(&self, family: Family) -> &[String] {
+    pub(crate) fn conditions(&self, family: Family) -> &[String] {
         match family {
             Family::V4 => &self.conditions_v4,
             Family::V6 => &self.conditions_v6,
@@ -80,7 +80,7 @@ impl Verbatim {
 
 /// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     Tcp,
     Udp,
     Sctp,
@@ -90,15 +90,15 @@ impl Protocol {
     const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
     /// Parses the name, in upper or lower case.
-    pub fn parse(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str().eq_ignore_ascii_case(name))
     }
 
-    pub fn of_number(number: u8) -> Option<Self> {
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.number() == number)
     }
 
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
@@ -107,7 +107,7 @@ impl Protocol {
     }
 
     /// The number, `IPPROTO_*` of linux/in.h.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,
@@ -118,7 +118,7 @@ impl Protocol {
 
 /// A port of the host, on one address or on all of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostPort {
+pub(crate) struct HostPort {
     pub family: Family,
     pub address: Option<IpAddr>,
     pub protocol: Protocol,
@@ -138,14 +138,14 @@ impl std::fmt::Display for HostPort {
 
 /// A mapping of a host port to a container port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     pub from: HostPort,
     pub to: u16,
 }
 
 /// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Portmap {
+pub(crate) struct Portmap {
     pub backend: Backend,
     /// Containers of the same network and the host itself can use the mapped ports too.
     pub snat: bool,
@@ -158,7 +158,7 @@ pub struct Portmap {
 }
 
 impl Portmap {
-    pub fn parse(request: &Request) -> Result<Self, Error> {
+    pub(crate) fn parse(request: &Request) -> Result<Self, Error> {
         let conf: PortmapConf = request.conf_or("failed to parse network configuration")?;
         let mark = mark(&conf)?;
         let backend = backend(&conf, mark)?;
@@ -179,7 +179,7 @@ impl Portmap {
         })
     }
 
-    pub fn conditions(&self, family: Family) -> Option<&Conditions> {
+    pub(crate) fn conditions(&self, family: Family) -> Option<&Conditions> {
         match family {
             Family::V4 => self.conditions_v4.as_ref(),
             Family::V6 => self.conditions_v6.as_ref(),

@@ -21,20 +21,20 @@ use crate::nftables::{ChainId, DesiredChain, Entry, IndexEntry, JumpRule, key};
 
 /// An address of the container, with the host interface that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pod {
+pub(super) struct Pod {
     pub address: IpAddr,
     pub interface: Option<IfName>,
 }
 
 /// The elements and chains of an attachment.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     pub entries: Vec<Entry>,
     pub chains: Vec<DesiredChain>,
 }
 
 /// The first address of each family on the container's interface.
-pub fn addresses(result: &CniResult, request: &Request) -> Vec<IpNet> {
+pub(super) fn addresses(result: &CniResult, request: &Request) -> Vec<IpNet> {
     let mut first: Vec<IpNet> = Vec::new();
     for ip in prev_result::addresses(result, request) {
         let family = Family::of(ip.address.addr());
@@ -46,7 +46,7 @@ pub fn addresses(result: &CniResult, request: &Request) -> Vec<IpNet> {
 }
 
 impl Plan {
-    pub fn new(portmap: &Portmap, network: &str, pods: &[Pod]) -> Self {
+    pub(super) fn new(portmap: &Portmap, network: &str, pods: &[Pod]) -> Self {
         let mut plan = Self::default();
         for pod in pods {
             let family = Family::of(pod.address);
@@ -154,7 +154,7 @@ impl Plan {
 }
 
 /// Describes a conflict between a mapping of all packets to a port and a mapping of a part of them.
-pub fn overlap(entry: &Entry) -> Option<String> {
+pub(super) fn overlap(entry: &Entry) -> Option<String> {
     let family =
         [Family::V4, Family::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
     let all = IndexEntry { map: Maps::of(family).ports.number, key: entry.key.clone() };
@@ -168,7 +168,7 @@ pub fn overlap(entry: &Entry) -> Option<String> {
 
 /// The host port of an element; `None` for elements of other maps. For an element with conditions
 /// the address is not known.
-pub fn host_port(entry: &IndexEntry) -> Option<HostPort> {
+pub(super) fn host_port(entry: &IndexEntry) -> Option<HostPort> {
     let map = FEATURE.maps.iter().find(|map| map.number == entry.map)?;
     for family in [Family::V4, Family::V6] {
         let maps = Maps::of(family);
@@ -196,7 +196,7 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
 
 /// The UDP connections to these ports. Their tracking entries live as long as the client keeps
 /// sending; those of other protocols end by themselves.
-pub fn udp_connections(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
+pub(super) fn udp_connections(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
     let ports = ports.filter(|one| one.protocol == Protocol::Udp);
     let sent_to = |HostPort { address, protocol, port, .. }: HostPort| SentTo {
         protocol: protocol.number(),

@@ -20,12 +20,12 @@ const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, same header
 
 /// The chain that jumps to the chains of conditions.
-pub const CONDITIONS: &str = "conditions";
+pub(super) const CONDITIONS: &str = "conditions";
 
 const TO4: MapTo<'static> = MapTo::Values(&[DataType::Ipv4Addr, DataType::InetService]);
 const TO6: MapTo<'static> = MapTo::Values(&[DataType::Ipv6Addr, DataType::InetService]);
 
-pub static PORTS4: Map = Map {
+pub(super) static PORTS4: Map = Map {
     number: 1,
     table: TABLE,
     name: "ports4",
@@ -35,16 +35,16 @@ pub static PORTS4: Map = Map {
     placement: Placement::Single,
     comment: "port of every address: container",
 };
-pub static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
+pub(super) static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
 
-pub static PORTS_AT4: Map = Map {
+pub(super) static PORTS_AT4: Map = Map {
     number: 3,
     name: "ports_at4",
     key: &[DataType::Ipv4Addr, DataType::InetProto, DataType::InetService],
     comment: "port of one address: container",
     ..PORTS4
 };
-pub static PORTS_AT6: Map = Map {
+pub(super) static PORTS_AT6: Map = Map {
     number: 4,
     name: "ports_at6",
     key: &[DataType::Ipv6Addr, DataType::InetProto, DataType::InetService],
@@ -53,11 +53,11 @@ pub static PORTS_AT6: Map = Map {
 };
 
 /// Each network has a chain and a map for its conditions.
-pub static PORTS_IF4: Map =
+pub(super) static PORTS_IF4: Map =
     Map { number: 5, name: "ports_if4", placement: Placement::PerChain, ..PORTS4 };
-pub static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
+pub(super) static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
 
-pub static HAIRPIN4: Map = Map {
+pub(super) static HAIRPIN4: Map = Map {
     number: 9,
     name: "hairpin4",
     key: &[DataType::IfName, DataType::Ipv4Addr],
@@ -66,37 +66,37 @@ pub static HAIRPIN4: Map = Map {
     comment: "interface . container: packet leaves where it arrived",
     ..PORTS4
 };
-pub static HAIRPIN6: Map =
+pub(super) static HAIRPIN6: Map =
     Map { number: 10, name: "hairpin6", key: &[DataType::IfName, DataType::Ipv6Addr], ..HAIRPIN4 };
 
-pub static SELF4: Map = Map {
+pub(super) static SELF4: Map = Map {
     number: 11,
     name: "self4",
     key: &[DataType::Ipv4Addr, DataType::Ipv4Addr],
     comment: "container . itself",
     ..HAIRPIN4
 };
-pub static SELF6: Map =
+pub(super) static SELF6: Map =
     Map { number: 12, name: "self6", key: &[DataType::Ipv6Addr, DataType::Ipv6Addr], ..SELF4 };
 
-pub static MASQ_ALL4: Map = Map {
+pub(super) static MASQ_ALL4: Map = Map {
     number: 13,
     name: "masq_all4",
     key: &[DataType::Ipv4Addr],
     comment: "containers whose incoming traffic is masqueraded",
     ..HAIRPIN4
 };
-pub static MASQ_ALL6: Map =
+pub(super) static MASQ_ALL6: Map =
     Map { number: 14, name: "masq_all6", key: &[DataType::Ipv6Addr], ..MASQ_ALL4 };
 
 /// The value for a port whose packets are all mapped.
-pub const ALL: [u8; 4] = 0_u32.to_ne_bytes();
+pub(super) const ALL: [u8; 4] = 0_u32.to_ne_bytes();
 /// The value for a port that is mapped for one address or with conditions.
-pub const PART: [u8; 4] = 1_u32.to_ne_bytes();
+pub(super) const PART: [u8; 4] = 1_u32.to_ne_bytes();
 
 /// Guards against a mapping for one address and a mapping for all addresses of the same port, which
 /// are in different maps.
-pub static HELD4: Map = Map {
+pub(super) static HELD4: Map = Map {
     number: 15,
     name: "held4",
     data: MapTo::Values(&[DataType::Mark]),
@@ -104,9 +104,9 @@ pub static HELD4: Map = Map {
     comment: "mapped port: 0 for all packets, 1 for a part",
     ..PORTS4
 };
-pub static HELD6: Map = Map { number: 16, name: "held6", ..HELD4 };
+pub(super) static HELD6: Map = Map { number: 16, name: "held6", ..HELD4 };
 
-pub static FEATURE: Feature = Feature {
+pub(super) static FEATURE: Feature = Feature {
     number: 2,
     table: TABLE,
     maps: &[
@@ -118,7 +118,7 @@ pub static FEATURE: Feature = Feature {
 };
 
 #[derive(Debug)]
-pub struct Maps {
+pub(super) struct Maps {
     pub ports: &'static Map,
     pub ports_at: &'static Map,
     pub ports_if: &'static Map,
@@ -129,7 +129,7 @@ pub struct Maps {
 }
 
 impl Maps {
-    pub fn of(family: Family) -> Self {
+    pub(super) fn of(family: Family) -> Self {
         match family {
             Family::V4 => Self {
                 ports: &PORTS4,
@@ -154,7 +154,7 @@ impl Maps {
 }
 
 /// The name prefix of a network's chains of conditions.
-pub fn chain_prefix(network: &str) -> String {
+pub(super) fn chain_prefix(network: &str) -> String {
     format!("ports-{:016x}-", names::digest(&[network]))
 }
 
@@ -245,7 +245,7 @@ fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
 }
 
 /// The rule of a chain of conditions.
-pub fn condition_rule(family: Family, chain: ChainId) -> Vec<Expr> {
+pub(super) fn condition_rule(family: Family, chain: ChainId) -> Vec<Expr> {
     dnat(family, &[], 0, &Maps::of(family).ports_if.part(chain))
 }
 

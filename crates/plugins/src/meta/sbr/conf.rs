@@ -16,7 +16,7 @@ struct SbrConf {
 
 /// The parsed configuration.
 #[derive(Debug, Default)]
-pub struct Sbr {
+pub(super) struct Sbr {
     /// An existing table: only rules are added.
     pub table: Option<u32>,
     /// Override the gateways of the result; at most one per family.
@@ -26,7 +26,7 @@ pub struct Sbr {
 }
 
 impl Sbr {
-    pub fn parse(request: &Request) -> Result<Sbr, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Sbr, Error> {
         let conf: SbrConf = request.conf_or("failed to parse network configuration")?;
         if conf.table == Some(0) {
             let msg = "key \"table\" is 0, allowed are 1 to 4294967295";
@@ -53,13 +53,13 @@ impl Sbr {
     }
 
     /// The gateway for packets from an address.
-    pub fn gateway(&self, source: IpAddr, default: Option<IpAddr>) -> Option<IpAddr> {
+    pub(super) fn gateway(&self, source: IpAddr, default: Option<IpAddr>) -> Option<IpAddr> {
         let is_same_family = |gateway: &&IpAddr| gateway.is_ipv4() == source.is_ipv4();
         self.gateways.iter().find(is_same_family).copied().or(default)
     }
 }
 
 /// The table for DEL; `None` if the configuration is invalid.
-pub fn table_of(request: &Request) -> Option<u32> {
+pub(super) fn table_of(request: &Request) -> Option<u32> {
     request.conf::<SbrConf>().ok().and_then(|conf| conf.table)
 }

@@ -17,7 +17,7 @@ const FIRST_TABLE: u32 = 100;
 
 /// The observed state of the container.
 #[derive(Debug, Default)]
-pub struct Observed {
+pub(super) struct Observed {
     /// Routes of the interface in the main table.
     pub main: Vec<Route>,
     /// Tables with a route in them.
@@ -26,7 +26,7 @@ pub struct Observed {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub(super) struct Change {
     /// Routes to add or replace.
     pub routes: Vec<Route>,
     pub rules: Vec<Rule>,
@@ -40,7 +40,7 @@ pub struct Change {
 
 /// Returns the change that gives each address a rule and, unless the configuration names a table, a
 /// table with its routes.
-pub fn change(sbr: &Sbr, ips: &[IpConfig], index: IfIndex, observed: &Observed) -> Change {
+pub(super) fn change(sbr: &Sbr, ips: &[IpConfig], index: IfIndex, observed: &Observed) -> Change {
     let mut change = Change::default();
     let mut used = observed.used_tables.clone();
     used.extend(observed.rules.iter().map(|rule| rule.table));
@@ -73,7 +73,7 @@ fn next_table(used: &HashSet<u32>) -> u32 {
 
 /// The table of the rule for packets from an address, if the rule looks like one of this plugin. A
 /// second ADD finds the table of the first one.
-pub fn table_of(sbr: &Sbr, source: IpAddr, rules: &[Rule]) -> Option<u32> {
+pub(super) fn table_of(sbr: &Sbr, source: IpAddr, rules: &[Rule]) -> Option<u32> {
     let from = Some(IpNet::from(source));
     let is_own = |rule: &&Rule| {
         let expected = Rule {
@@ -166,18 +166,18 @@ fn is_link_local(route: &Route) -> bool {
 
 impl Change {
     /// In this order: a rule must not refer to an empty table.
-    pub fn additions(&self) -> Vec<Request> {
+    pub(super) fn additions(&self) -> Vec<Request> {
         let routes = self.routes.iter().map(route::replace);
         let rules = self.rules.iter().map(rule::add);
         routes.chain(rules).chain(self.hints.iter().map(route::replace)).collect()
     }
 
-    pub fn removals(&self) -> Vec<Request> {
+    pub(super) fn removals(&self) -> Vec<Request> {
         self.moved.iter().map(route::remove).collect()
     }
 
     /// The requests that undo the change after it was applied in part.
-    pub fn rollback(&self) -> Vec<Request> {
+    pub(super) fn rollback(&self) -> Vec<Request> {
         let (via_gateway, direct): (Vec<&Route>, Vec<&Route>) =
             self.moved.iter().partition(|route| route.gateway.is_some());
         let rules = self.rules.iter().map(rule::remove);
@@ -196,13 +196,13 @@ impl Change {
 
 /// A route that the table of an address must have.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Expected {
+pub(super) struct Expected {
     pub dst: IpNet,
     pub gateway: Option<IpAddr>,
 }
 
 /// The routes that the table of an address must have according to the result.
-pub fn expected(sbr: &Sbr, ip: &IpConfig, result: &CniResult) -> Vec<Expected> {
+pub(super) fn expected(sbr: &Sbr, ip: &IpConfig, result: &CniResult) -> Vec<Expected> {
     let source = ip.address.addr();
     let gateway = sbr.gateway(source, ip.gateway);
     let dst = route::default_dst(Family::of(source));

@@ -14,7 +14,7 @@ use super::sysctls::Sysctl;
 const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
 /// Refuses sysctls that the list does not allow.
-pub fn check(sysctls: &[Sysctl]) -> Result<(), Error> {
+pub(super) fn check(sysctls: &[Sysctl]) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use crate::state_file;
 /// the namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Backup {
+pub(super) struct Backup {
     #[serde(skip_serializing_if = "String::is_empty")]
     mac: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ fn is_zero(number: &u32) -> bool {
 
 impl Backup {
     /// The current values of the attributes that will change.
-    pub fn of(link: &Link, changes: &Attributes) -> Backup {
+    pub(super) fn of(link: &Link, changes: &Attributes) -> Backup {
         let mac = link.mac.filter(|_| changes.mac.is_some());
         Backup {
             mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -53,22 +53,22 @@ impl Backup {
     }
 
     /// Adds the network and the unique name of the namespace.
-    pub fn owned_by(self, network: &str, netns: &str) -> Backup {
+    pub(super) fn owned_by(self, network: &str, netns: &str) -> Backup {
         Backup { network: network.to_owned(), netns: netns.to_owned(), ..self }
     }
 
     /// Whether the backup was made in this namespace.
-    pub fn is_of(&self, netns: &str) -> bool {
+    pub(super) fn is_of(&self, netns: &str) -> bool {
         self.netns == netns
     }
 
     /// Whether the backup was made in another namespace. The Go plugin does not record it.
-    pub fn is_of_another(&self, netns: &str) -> bool {
+    pub(super) fn is_of_another(&self, netns: &str) -> bool {
         !self.netns.is_empty() && !self.is_of(netns)
     }
 
     /// Prefers the values of an older backup, which are the original ones.
-    pub fn with_older(self, older: &Backup) -> Backup {
+    pub(super) fn with_older(self, older: &Backup) -> Backup {
         Backup {
             mac: if older.mac.is_empty() { self.mac } else { older.mac.clone() },
             promisc: older.promisc.or(self.promisc),
@@ -81,7 +81,7 @@ impl Backup {
     }
 
     /// The attributes to restore.
-    pub fn attributes(&self) -> Attributes {
+    pub(super) fn attributes(&self) -> Attributes {
         Attributes {
             mac: self.mac.parse().ok(),
             mtu: Some(self.mtu).filter(|mtu| *mtu != 0),
@@ -92,7 +92,7 @@ impl Backup {
     }
 
     /// The attributes to restore, one by one.
-    pub fn each_attribute(&self) -> impl Iterator<Item = Attributes> {
+    pub(super) fn each_attribute(&self) -> impl Iterator<Item = Attributes> {
         let Attributes { mac, mtu, promisc, allmulti, txqlen } = self.attributes();
         let nothing = Attributes::default();
         let each = [
@@ -117,29 +117,29 @@ impl Backup {
 
 /// The backup file of an attachment.
 #[derive(Debug)]
-pub struct BackupFile<'a> {
+pub(super) struct BackupFile<'a> {
     directory: &'a Path,
     name: String,
 }
 
 impl<'a> BackupFile<'a> {
-    pub fn of(request: &Request, directory: &'a Path) -> BackupFile<'a> {
+    pub(super) fn of(request: &Request, directory: &'a Path) -> BackupFile<'a> {
         BackupFile { directory, name: file_name(&request.attachment()) }
     }
 
     /// Reads the backup; `None` if there is none or it cannot be parsed.
-    pub fn read(&self) -> Result<Option<Backup>, Error> {
+    pub(super) fn read(&self) -> Result<Option<Backup>, Error> {
         let text = state_file::read(self.directory, &self.name);
         let text = text.map_err(|cause| io_error(&format!("read {}", self.shown()), &cause))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
-    pub fn write(&self, backup: &Backup) -> Result<(), Error> {
+    pub(super) fn write(&self, backup: &Backup) -> Result<(), Error> {
         state_file::write(self.directory, &self.name, &backup.to_text())
             .map_err(|cause| Error::because(Code::IO, format!("write {}", self.shown()), &cause))
     }
 
-    pub fn remove(&self) -> Result<(), Error> {
+    pub(super) fn remove(&self) -> Result<(), Error> {
         state_file::remove(self.directory, &self.name)
             .map_err(|cause| io_error(&format!("remove {}", self.shown()), &cause))
     }
@@ -154,7 +154,11 @@ fn file_name(attachment: &Attachment) -> String {
 }
 
 /// Removes the backups of a network that belong to none of these attachments.
-pub fn remove_stale(directory: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub(super) fn remove_stale(
+    directory: &Path,
+    network: &str,
+    valid: &[Attachment],
+) -> Result<(), Error> {
     let valid: HashSet<String> = valid.iter().map(file_name).collect();
     let names = state_file::names(directory)
         .map_err(|cause| io_error(&format!("list {}", directory.display()), &cause))?;

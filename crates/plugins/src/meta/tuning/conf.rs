@@ -51,14 +51,14 @@ struct DataDirConf {
 
 /// The parsed configuration.
 #[derive(Debug)]
-pub struct Tuning {
+pub(super) struct Tuning {
     pub sysctls: Vec<Sysctl>,
     pub attributes: Attributes,
     pub data_dir: PathBuf,
 }
 
 impl Tuning {
-    pub fn parse(request: &Request) -> Result<Tuning, Error> {
+    pub(super) fn parse(request: &Request) -> Result<Tuning, Error> {
         let conf: TuningConf = request.conf()?;
         let sources = [Source::Args, Source::RuntimeConfig, Source::Environment, Source::Conf];
         let data: DataDirConf = request.conf()?;
@@ -114,7 +114,7 @@ fn parse_sysctls(conf: BTreeMap<String, String>, request: &Request) -> Result<Ve
 }
 
 /// The directory of the backups; the default if the key cannot be read.
-pub fn data_dir_of(request: &Request) -> PathBuf {
+pub(super) fn data_dir_of(request: &Request) -> PathBuf {
     let conf: DataDirConf = request.conf().unwrap_or_default();
     conf.data_dir.unwrap_or_else(|| DATA_DIR.into())
 }

@@ -6,7 +6,7 @@ use kernel::{Errno, Netns, sysctl};
 
 /// A sysctl to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sysctl {
+pub(super) struct Sysctl {
     /// The key of the configuration, for the allowlist and for errors.
     pub key: String,
     /// The path below /proc/sys.
@@ -17,7 +17,7 @@ pub struct Sysctl {
 impl Sysctl {
     /// Separators are dots or slashes. The first `IFNAME` stands for the interface, whose name may
     /// contain dots.
-    pub fn new(key: String, value: String, ifname: &str) -> Result<Sysctl, Error> {
+    pub(super) fn new(key: String, value: String, ifname: &str) -> Result<Sysctl, Error> {
         let slashed = key.replace('.', "/").replacen("IFNAME", ifname, 1);
         let parts: Vec<&str> = slashed.split('/').filter(|part| !part.is_empty()).collect();
         if key.contains("..") || parts.len() < 2 || parts[0] != "net" {
@@ -32,10 +32,10 @@ impl Sysctl {
 }
 
 /// The path and the previous value of a sysctl.
-pub type Previous = (String, String);
+pub(super) type Previous = (String, String);
 
 /// Writes all sysctls. If one fails, restores those that were written before.
-pub fn write(ns: &Netns, sysctls: &[Sysctl]) -> Result<Vec<Previous>, Error> {
+pub(super) fn write(ns: &Netns, sysctls: &[Sysctl]) -> Result<Vec<Previous>, Error> {
     if sysctls.is_empty() {
         return Ok(Vec::new());
     }
@@ -65,7 +65,7 @@ fn refused(one: &Sysctl, cause: &kernel::Error) -> Error {
     error
 }
 
-pub fn restore(ns: &Netns, previous: &[Previous]) {
+pub(super) fn restore(ns: &Netns, previous: &[Previous]) {
     if !previous.is_empty() {
         // The error that caused the rollback is the one to report.
         let _ = ns.enter(|| rewrite(previous));
@@ -79,7 +79,7 @@ fn rewrite(previous: &[Previous]) {
 }
 
 /// CHECK: each sysctl must have its value.
-pub fn check(ns: &Netns, sysctls: &[Sysctl]) -> Result<(), Error> {
+pub(super) fn check(ns: &Netns, sysctls: &[Sysctl]) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
     }

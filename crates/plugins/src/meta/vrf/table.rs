@@ -11,7 +11,7 @@ use kernel::{Family, Netlink, rule};
 use crate::error::Context;
 
 /// Returns the smallest table that no VRF, rule or route uses.
-pub fn choose(inside: &Netlink) -> Result<u32, Error> {
+pub(super) fn choose(inside: &Netlink) -> Result<u32, Error> {
     let doing = "look for a free routing table";
     let mut used = HashSet::new();
     for link in link::list(inside).context(doing)? {

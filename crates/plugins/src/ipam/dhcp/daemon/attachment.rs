@@ -20,7 +20,7 @@ use super::store::{Clock, Record, SavedLease};
 use super::transport::{Transport, Transport4, Transport6};
 
 /// An attachment with its leases.
-pub struct LeasedAttachment {
+pub(super) struct LeasedAttachment {
     pub key: AttachmentKey,
     pub interface: ContainerInterface,
     options: LeaseOptions,
@@ -33,7 +33,7 @@ pub struct LeasedAttachment {
 
 impl LeasedAttachment {
     /// Starts to acquire leases, preferably of these addresses.
-    pub fn new(
+    pub(super) fn new(
         key: AttachmentKey,
         interface: ContainerInterface,
         options: LeaseOptions,
@@ -45,12 +45,12 @@ impl LeasedAttachment {
     }
 
     /// Resumes the leases of an earlier daemon.
-    pub fn resume(record: Record, flags: &Flags) -> (LeasedAttachment, Outcome) {
+    pub(super) fn resume(record: Record, flags: &Flags) -> (LeasedAttachment, Outcome) {
         LeasedAttachment::start(record, flags, &StartMode::Resume)
     }
 
     /// Loads the leases of an earlier daemon in order to release them.
-    pub fn for_release(record: Record, flags: &Flags) -> LeasedAttachment {
+    pub(super) fn for_release(record: Record, flags: &Flags) -> LeasedAttachment {
         LeasedAttachment::start(record, flags, &StartMode::ReleaseOnly).0
     }
 
@@ -94,7 +94,7 @@ impl LeasedAttachment {
     }
 
     /// Returns the state for the next daemon.
-    pub fn record(&self) -> Record {
+    pub(super) fn record(&self) -> Record {
         let clock = Clock::read();
         let saved = |family: &Option<Box<dyn AnyFamilyLease>>| {
             family
@@ -109,34 +109,34 @@ impl LeasedAttachment {
     }
 
     /// Returns the name for logs.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns whether the ADD is complete.
-    pub fn is_added(&self) -> bool {
+    pub(super) fn is_added(&self) -> bool {
         self.is_added
     }
 
     /// Returns whether the leases are being released.
-    pub fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.is_ending
     }
 
     /// Returns whether all leases are released.
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.is_ending && self.families().all(|family| family.is_idle())
     }
 
     /// Returns the result of the ADD as soon as there is a lease of each family.
-    pub fn result(&self) -> Option<CniResult> {
+    pub(super) fn result(&self) -> Option<CniResult> {
         let leases: Option<Vec<&Lease>> = self.families().map(|family| family.lease()).collect();
         let terms = leases?.into_iter().map(|lease| &lease.terms);
         Some(lease::result(terms, self.options.priority))
     }
 
     /// Returns the error for missing leases.
-    pub fn no_lease_error(&self, code: Code, within: Option<Duration>) -> Error {
+    pub(super) fn no_lease_error(&self, code: Code, within: Option<Duration>) -> Error {
         let missing = self.families().filter(|family| family.lease().is_none());
         let names: Vec<&str> = missing.map(|family| family.protocol()).collect();
         let (names, ifname) = (names.join(" and no "), &self.key.ifname);
@@ -151,23 +151,23 @@ impl LeasedAttachment {
     }
 
     /// Records that the plugin has the result and applies it.
-    pub fn mark_added(&mut self) {
+    pub(super) fn mark_added(&mut self) {
         self.is_added = true;
         self.families_mut().for_each(|family| family.mark_added());
     }
 
     /// Returns the next deadline.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.families().filter_map(|family| family.deadline()).min()
     }
 
     /// Returns the descriptors to wait for.
-    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.families().flat_map(|family| family.fds()).collect()
     }
 
     /// Handles deadlines.
-    pub fn wake(&mut self, now: Instant) -> Outcome {
+    pub(super) fn wake(&mut self, now: Instant) -> Outcome {
         self.each(|family, context| {
             let is_due = family.deadline().is_some_and(|deadline| now >= deadline);
             if is_due { family.wake(context, now) } else { Outcome::default() }
@@ -175,12 +175,12 @@ impl LeasedAttachment {
     }
 
     /// Handles received messages.
-    pub fn receive(&mut self, now: Instant) -> Outcome {
+    pub(super) fn receive(&mut self, now: Instant) -> Outcome {
         self.each(|family, context| family.receive(context, now))
     }
 
     /// Releases the leases.
-    pub fn end(&mut self, now: Instant) -> Outcome {
+    pub(super) fn end(&mut self, now: Instant) -> Outcome {
         self.is_ending = true;
         self.each(|family, context| family.release(context, now))
     }

@@ -19,7 +19,7 @@ use crate::error::Context;
 
 /// The socket on which the daemon accepts connections.
 #[derive(Debug)]
-pub struct ListenSocket {
+pub(super) struct ListenSocket {
     listener: UnixListener,
     /// File of the socket, if the daemon created it and must remove it.
     file: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct ListenSocket {
 
 impl ListenSocket {
     /// Uses the socket that systemd passed, or creates one.
-    pub fn open(path: &Path) -> Result<ListenSocket, Error> {
+    pub(super) fn open(path: &Path) -> Result<ListenSocket, Error> {
         let var = |name| std::env::var(name).ok();
         let (count, pid) = (var("LISTEN_FDS"), var("LISTEN_PID"));
         match inherited(count.as_deref(), pid.as_deref(), std::process::id())? {
@@ -53,12 +53,12 @@ impl ListenSocket {
     }
 
     /// Accepts the next waiting connection.
-    pub fn accept(&self) -> Option<UnixStream> {
+    pub(super) fn accept(&self) -> Option<UnixStream> {
         self.listener.accept().ok().map(|(stream, _)| stream)
     }
 
     /// Closes the socket and removes its file.
-    pub fn close(self) {
+    pub(super) fn close(self) {
         if let Some(file) = self.file {
             // The file may be gone already.
             let _ = fs::remove_file(file);
@@ -122,11 +122,11 @@ const REPLY_TO_GO: &[u8] =
     b"HTTP/1.0 400 this is podwire's dhcp daemon, it does not support the Go plugin\r\n\r\n";
 
 /// Identifies a connection.
-pub type ConnectionId = u64;
+pub(super) type ConnectionId = u64;
 
 /// Input from a connection.
 #[derive(Debug)]
-pub enum Input {
+pub(super) enum Input {
     /// The request is not complete yet.
     Incomplete,
     /// A complete request.
@@ -145,14 +145,14 @@ struct Connection {
 
 /// All open connections.
 #[derive(Debug, Default)]
-pub struct Connections {
+pub(super) struct Connections {
     connections: BTreeMap<ConnectionId, Connection>,
     last: ConnectionId,
 }
 
 impl Connections {
     /// Adds a connection if the other end is root.
-    pub fn accept(&mut self, stream: UnixStream, now: Instant) {
+    pub(super) fn accept(&mut self, stream: UnixStream, now: Instant) {
         let is_root = kernel::daemon::is_from_root(&stream).unwrap_or(false);
         if !is_root || stream.set_nonblocking(true).is_err() {
             log::line("connection rejected: the client is not root");
@@ -164,23 +164,23 @@ impl Connections {
     }
 
     /// Returns the descriptors to wait for.
-    pub fn fds(&self) -> impl Iterator<Item = (ConnectionId, BorrowedFd<'_>)> {
+    pub(super) fn fds(&self) -> impl Iterator<Item = (ConnectionId, BorrowedFd<'_>)> {
         self.connections.iter().map(|(id, connection)| (*id, connection.stream.as_fd()))
     }
 
     /// Returns the first deadline of a connection.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.connections.values().filter_map(|connection| connection.deadline).min()
     }
 
     /// Drops connections whose request did not arrive in time.
-    pub fn drop_idle(&mut self, now: Instant) {
+    pub(super) fn drop_idle(&mut self, now: Instant) {
         self.connections
             .retain(|_, connection| connection.deadline.is_none_or(|deadline| now < deadline));
     }
 
     /// Reads the input of a connection.
-    pub fn receive(&mut self, id: ConnectionId) -> Input {
+    pub(super) fn receive(&mut self, id: ConnectionId) -> Input {
         let Some(connection) = self.connections.get_mut(&id) else { return Input::Closed };
         let input = connection.receive();
         match input {
@@ -197,7 +197,7 @@ impl Connections {
     }
 
     /// Sends the reply and closes the connection. Returns whether the reply was sent.
-    pub fn reply(&mut self, id: ConnectionId, reply: &DaemonReply) -> bool {
+    pub(super) fn reply(&mut self, id: ConnectionId, reply: &DaemonReply) -> bool {
         let Some(mut connection) = self.connections.remove(&id) else { return false };
         let Ok(mut line) = serde_json::to_vec(reply) else { return false };
         line.push(b'\n');

@@ -28,7 +28,7 @@ use crate::error::Context;
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// State of the daemon.
-pub struct Daemon<'a> {
+pub(super) struct Daemon<'a> {
     flags: &'a Flags,
     store: Store,
     socket: &'a ListenSocket,
@@ -73,7 +73,7 @@ enum Source {
 
 impl<'a> Daemon<'a> {
     /// Creates a daemon without attachments.
-    pub fn new(
+    pub(super) fn new(
         flags: &'a Flags,
         store: Store,
         socket: &'a ListenSocket,
@@ -84,7 +84,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Runs until a signal arrives. The leases stay for the next daemon.
-    pub fn run(mut self) -> Result<(), Error> {
+    pub(super) fn run(mut self) -> Result<(), Error> {
         self.resume();
         log::line(&format!(
             "dhcp daemon started, leases resumed for {} attachments",

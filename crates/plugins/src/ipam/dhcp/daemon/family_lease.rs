@@ -14,7 +14,7 @@ use super::transport::{SendError, Transport};
 
 /// Effect of one step on a lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// The lease is new, has new terms, or is lost.
     pub changed: bool,
     /// The container is gone.
@@ -23,14 +23,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Combines two outcomes.
-    pub fn and(self, other: Outcome) -> Outcome {
+    pub(super) fn and(self, other: Outcome) -> Outcome {
         Outcome { changed: self.changed || other.changed, gone: self.gone || other.gone }
     }
 }
 
 /// Values of the attachment that a step needs.
 #[derive(Debug, Clone, Copy)]
-pub struct AttachmentContext<'a> {
+pub(super) struct AttachmentContext<'a> {
     /// Name for the log.
     pub name: &'a str,
     pub interface: &'a ContainerInterface,
@@ -41,7 +41,7 @@ pub struct AttachmentContext<'a> {
 }
 
 /// A lease of either family.
-pub trait AnyFamilyLease {
+pub(super) trait AnyFamilyLease {
     /// Returns the name of the protocol.
     fn protocol(&self) -> &'static str;
     /// Returns the lease, if there is one.
@@ -64,7 +64,7 @@ pub trait AnyFamilyLease {
 
 /// The lease of one family.
 #[derive(Debug)]
-pub struct FamilyLease<D, W> {
+pub(super) struct FamilyLease<D, W> {
     machine: StateMachine<D>,
     transport: W,
     applied: Option<Terms>,
@@ -72,7 +72,7 @@ pub struct FamilyLease<D, W> {
 
 impl<D: DhcpClient, W: Transport + Default> FamilyLease<D, W> {
     /// Creates a lease from a started state machine, its first actions, and the terms on the interface.
-    pub fn new(
+    pub(super) fn new(
         (machine, events): (StateMachine<D>, Vec<Action>),
         applied: Option<Terms>,
         context: AttachmentContext,

@@ -10,7 +10,7 @@ use super::super::conf::DEFAULT_SOCKET;
 const DEFAULT_LEASE_DIR: &str = "/var/lib/cni/dhcp";
 
 /// Help text.
-pub const USAGE: &str = "\
+pub(super) const USAGE: &str = "\
 usage: dhcp daemon [flags]
   -pidfile path        write the process ID to this file (an absolute path)
   -hostprefix path     prefix for the paths of socket and namespaces
@@ -24,7 +24,7 @@ Write a time as 10s, 500ms or 1m30s.";
 
 /// The parsed arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flags {
+pub(super) struct Flags {
     /// File for the process ID.
     pub pidfile: Option<PathBuf>,
     /// Prefix for the paths of namespaces.
@@ -45,7 +45,7 @@ pub struct Flags {
 
 /// The requested operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invocation {
+pub(super) enum Invocation {
     /// Print the help text.
     Help,
     /// Run the daemon.
@@ -69,7 +69,7 @@ impl Default for Flags {
 
 impl Flags {
     /// Parses the arguments. The error names the invalid one.
-    pub fn parse(words: &[String]) -> Result<Invocation, String> {
+    pub(super) fn parse(words: &[String]) -> Result<Invocation, String> {
         let mut flags = Flags::default();
         let mut socket = String::new();
         let mut words = words.iter();

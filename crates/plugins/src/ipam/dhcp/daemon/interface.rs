@@ -17,7 +17,7 @@ use crate::error::Context;
 /// The interface of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerInterface {
+pub(super) struct ContainerInterface {
     /// Path of the namespace.
     pub netns: PathBuf,
     /// Device and inode of the namespace, because another namespace may get the same path.
@@ -29,7 +29,11 @@ pub struct ContainerInterface {
 
 impl ContainerInterface {
     /// Finds an interface that must exist and brings it up.
-    pub fn find(netns: &Path, ifname: &str, with_ipv6: bool) -> Result<ContainerInterface, Error> {
+    pub(super) fn find(
+        netns: &Path,
+        ifname: &str,
+        with_ipv6: bool,
+    ) -> Result<ContainerInterface, Error> {
         let ns = Netns::open(netns).map_err(|cause| {
             let code = if cause.is_not_found() { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
             Error::because(code, format!("failed to open netns {:?}", netns.display()), &cause)
@@ -56,7 +60,7 @@ impl ContainerInterface {
     }
 
     /// Opens the namespace if it still is the same and has the same interface.
-    pub fn enter(&self) -> Option<(Netns, Netlink)> {
+    pub(super) fn enter(&self) -> Option<(Netns, Netlink)> {
         let ns = Netns::open(&self.netns).ok()?;
         if ns.identity().ok()? != self.identity {
             return None;
@@ -67,19 +71,19 @@ impl ContainerInterface {
     }
 
     /// Returns whether both are the same interface in the same namespace.
-    pub fn is_same(&self, other: &ContainerInterface) -> bool {
+    pub(super) fn is_same(&self, other: &ContainerInterface) -> bool {
         (self.identity, self.index, self.mac) == (other.identity, other.index, other.mac)
     }
 
-    pub fn index(&self) -> IfIndex {
+    pub(super) fn index(&self) -> IfIndex {
         IfIndex(self.index)
     }
 
-    pub fn mac(&self) -> MacAddr {
+    pub(super) fn mac(&self) -> MacAddr {
         MacAddr(self.mac)
     }
 
-    pub fn name(&self) -> Option<IfName> {
+    pub(super) fn name(&self) -> Option<IfName> {
         self.ifname.parse().ok()
     }
 }
@@ -90,7 +94,7 @@ fn enable_ipv6(name: IfName) -> kernel::Result<()> {
 }
 
 /// Replaces the addresses and routes of one lease with those of another. Either may be absent. Returns all errors.
-pub fn change(
+pub(super) fn change(
     interface: &ContainerInterface,
     before: Option<&Terms>,
     after: Option<&Terms>,

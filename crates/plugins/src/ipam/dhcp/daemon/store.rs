@@ -19,7 +19,7 @@ use super::log;
 /// State of an attachment for the next daemon. The JSON keys are those of earlier versions.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub(super) struct Record {
     pub key: AttachmentKey,
     #[serde(rename = "spot")]
     pub interface: ContainerInterface,
@@ -32,14 +32,14 @@ pub struct Record {
 /// A lease with the wall-clock time of its grant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SavedLease {
+pub(super) struct SavedLease {
     terms: Terms,
     granted_unix_ms: u64,
 }
 
 impl SavedLease {
     /// Converts a lease for the file.
-    pub fn new(lease: &Lease, clock: Clock) -> SavedLease {
+    pub(super) fn new(lease: &Lease, clock: Clock) -> SavedLease {
         let age = clock.now.saturating_duration_since(lease.granted);
         let granted = clock.unix.saturating_sub(age).as_millis();
         let granted_unix_ms = u64::try_from(granted).unwrap_or(u64::MAX);
@@ -47,20 +47,20 @@ impl SavedLease {
     }
 
     /// Converts back to a lease. Returns `None` if the lease is older than the machine's uptime.
-    pub fn lease(&self, clock: Clock) -> Option<Lease> {
+    pub(super) fn lease(&self, clock: Clock) -> Option<Lease> {
         let age = clock.unix.saturating_sub(Duration::from_millis(self.granted_unix_ms));
         let granted = clock.now.checked_sub(age)?;
         Some(Lease { terms: self.terms.clone(), granted })
     }
 
-    pub fn terms(&self) -> &Terms {
+    pub(super) fn terms(&self) -> &Terms {
         &self.terms
     }
 }
 
 /// The same point in time on both clocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub(super) struct Clock {
     /// Monotonic clock, for timers.
     pub now: Instant,
     /// Time since 1970, for files.
@@ -68,7 +68,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn read() -> Clock {
+    pub(super) fn read() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock { now: Instant::now(), unix }
     }
@@ -76,18 +76,18 @@ impl Clock {
 
 /// The lease directory.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub(super) struct Store {
     directory: PathBuf,
 }
 
 impl Store {
     /// Uses this directory, which need not exist yet.
-    pub fn new(directory: &Path) -> Store {
+    pub(super) fn new(directory: &Path) -> Store {
         Store { directory: directory.to_owned() }
     }
 
     /// Writes the file of an attachment.
-    pub fn save(&self, record: &Record) -> io::Result<()> {
+    pub(super) fn save(&self, record: &Record) -> io::Result<()> {
         let file = self.file(&record.key);
         let directory = file.parent().unwrap_or(&self.directory);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -96,7 +96,7 @@ impl Store {
     }
 
     /// Removes the file of an attachment.
-    pub fn remove(&self, key: &AttachmentKey) {
+    pub(super) fn remove(&self, key: &AttachmentKey) {
         let file = self.file(key);
         match fs::remove_file(&file) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
@@ -107,12 +107,12 @@ impl Store {
     }
 
     /// Reads the state of one attachment.
-    pub fn find(&self, key: &AttachmentKey) -> Option<Record> {
+    pub(super) fn find(&self, key: &AttachmentKey) -> Option<Record> {
         load(&self.file(key)).filter(|record| record.key == *key)
     }
 
     /// Reads the state of all attachments.
-    pub fn load(&self) -> Vec<Record> {
+    pub(super) fn load(&self) -> Vec<Record> {
         let list = |directory: &Path| -> Vec<PathBuf> {
             let entries = fs::read_dir(directory).into_iter().flatten();
             entries.filter_map(|entry| Some(entry.ok()?.path())).collect()

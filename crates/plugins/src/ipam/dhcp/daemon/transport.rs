@@ -19,11 +19,11 @@ use super::interface::ContainerInterface;
 const BUFFER_LEN: usize = 4096;
 
 /// A received message with the MAC address of the sender.
-pub type Received = (Vec<u8>, Option<[u8; 6]>);
+pub(super) type Received = (Vec<u8>, Option<[u8; 6]>);
 
 /// The reason why a message was not sent.
 #[derive(Debug)]
-pub enum SendError {
+pub(super) enum SendError {
     /// The namespace or its interface is gone.
     Gone,
     /// Another error, which may be temporary.
@@ -37,7 +37,7 @@ impl From<kernel::Error> for SendError {
 }
 
 /// The sockets of one address family.
-pub trait Transport {
+pub(super) trait Transport {
     /// Sends a message and starts to listen for the reply.
     fn send(
         &mut self,
@@ -59,7 +59,7 @@ pub trait Transport {
 
 /// DHCPv4 over packet sockets, because the interface may have no address.
 #[derive(Debug, Default)]
-pub struct Transport4 {
+pub(super) struct Transport4 {
     socket: Option<PacketSocket>,
     /// Keeps the port open while replies go to an address of the interface. Otherwise the kernel would answer them with
     /// "port unreachable".
@@ -146,7 +146,7 @@ fn open_port(ns: &Netns, interface: &ContainerInterface, own: Ipv4Addr) -> Optio
 
 /// DHCPv6 over UDP from the interface's link-local address, as soon as it has one.
 #[derive(Debug, Default)]
-pub struct Transport6 {
+pub(super) struct Transport6 {
     socket: Option<UdpSocket>,
     /// Message that waits for the link-local address.
     waiting: Option<(Vec<u8>, Monitor)>,

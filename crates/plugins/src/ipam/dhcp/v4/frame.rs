@@ -11,7 +11,7 @@ const PROTOCOL_UDP: u8 = 17;
 const TIME_TO_LIVE: u8 = 64;
 
 /// Creates the packet for a message from client to server.
-pub fn wrap(from: Ipv4Addr, to: Ipv4Addr, message: &[u8]) -> Vec<u8> {
+pub(crate) fn wrap(from: Ipv4Addr, to: Ipv4Addr, message: &[u8]) -> Vec<u8> {
     let udp_len = (UDP_LEN + message.len()) as u16;
     let mut packet = Vec::with_capacity(IP_LEN + UDP_LEN + message.len());
     packet.extend([0x45, 0x10]);
@@ -38,7 +38,7 @@ pub fn wrap(from: Ipv4Addr, to: Ipv4Addr, message: &[u8]) -> Vec<u8> {
 
 /// Returns the message in a packet from server to client. Checksums are ignored: a server on this machine leaves them to
 /// the network card, and local packets never pass one.
-pub fn unwrap(packet: &[u8]) -> Option<&[u8]> {
+pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header = usize::from(first & 0xf) * 4;
     let is_udp = first >> 4 == 4 && header >= IP_LEN && *packet.get(9)? == PROTOCOL_UDP;

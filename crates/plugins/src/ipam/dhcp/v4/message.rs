@@ -6,39 +6,39 @@ use std::net::Ipv4Addr;
 use kernel::MacAddr;
 
 /// Option codes (RFC 2132 and later).
-pub mod code {
-    pub const PAD: u8 = 0;
-    pub const SUBNET_MASK: u8 = 1;
-    pub const ROUTER: u8 = 3;
-    pub const DNS: u8 = 6;
-    pub const HOST_NAME: u8 = 12;
-    pub const DOMAIN: u8 = 15;
-    pub const STATIC_ROUTE: u8 = 33;
-    pub const REQUESTED_ADDRESS: u8 = 50;
-    pub const LEASE_TIME: u8 = 51;
-    pub const OVERLOAD: u8 = 52;
-    pub const MESSAGE_TYPE: u8 = 53;
-    pub const SERVER_ID: u8 = 54;
-    pub const PARAMETERS: u8 = 55;
-    pub const MAX_SIZE: u8 = 57;
-    pub const RENEWAL_TIME: u8 = 58;
-    pub const REBINDING_TIME: u8 = 59;
-    pub const VENDOR_CLASS: u8 = 60;
-    pub const CLIENT_ID: u8 = 61;
-    pub const USER_CLASS: u8 = 77;
-    pub const DOMAIN_SEARCH: u8 = 119;
-    pub const CLASSLESS_ROUTE: u8 = 121;
-    pub const END: u8 = 255;
+pub(crate) mod code {
+    pub(crate) const PAD: u8 = 0;
+    pub(crate) const SUBNET_MASK: u8 = 1;
+    pub(crate) const ROUTER: u8 = 3;
+    pub(crate) const DNS: u8 = 6;
+    pub(crate) const HOST_NAME: u8 = 12;
+    pub(crate) const DOMAIN: u8 = 15;
+    pub(crate) const STATIC_ROUTE: u8 = 33;
+    pub(crate) const REQUESTED_ADDRESS: u8 = 50;
+    pub(crate) const LEASE_TIME: u8 = 51;
+    pub(crate) const OVERLOAD: u8 = 52;
+    pub(crate) const MESSAGE_TYPE: u8 = 53;
+    pub(crate) const SERVER_ID: u8 = 54;
+    pub(crate) const PARAMETERS: u8 = 55;
+    pub(crate) const MAX_SIZE: u8 = 57;
+    pub(crate) const RENEWAL_TIME: u8 = 58;
+    pub(crate) const REBINDING_TIME: u8 = 59;
+    pub(crate) const VENDOR_CLASS: u8 = 60;
+    pub(crate) const CLIENT_ID: u8 = 61;
+    pub(crate) const USER_CLASS: u8 = 77;
+    pub(crate) const DOMAIN_SEARCH: u8 = 119;
+    pub(crate) const CLASSLESS_ROUTE: u8 = 121;
+    pub(crate) const END: u8 = 255;
 }
 
 /// Values of [`code::MESSAGE_TYPE`].
-pub mod kind {
-    pub const DISCOVER: u8 = 1;
-    pub const OFFER: u8 = 2;
-    pub const REQUEST: u8 = 3;
-    pub const ACK: u8 = 5;
-    pub const NAK: u8 = 6;
-    pub const RELEASE: u8 = 7;
+pub(crate) mod kind {
+    pub(crate) const DISCOVER: u8 = 1;
+    pub(crate) const OFFER: u8 = 2;
+    pub(crate) const REQUEST: u8 = 3;
+    pub(crate) const ACK: u8 = 5;
+    pub(crate) const NAK: u8 = 6;
+    pub(crate) const RELEASE: u8 = 7;
 }
 
 const REQUEST: u8 = 1;
@@ -59,7 +59,7 @@ const MIN_LEN: usize = 300;
 
 /// A DHCPv4 message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// Sent by a server.
     pub is_reply: bool,
     /// Transaction ID, which replies repeat.
@@ -80,14 +80,14 @@ pub struct Message {
 
 impl Message {
     /// Creates a client's message without options.
-    pub fn from_client(xid: u32, mac: MacAddr) -> Message {
+    pub(crate) fn from_client(xid: u32, mac: MacAddr) -> Message {
         let unset = Ipv4Addr::UNSPECIFIED;
         let (client, yours, options) = (unset, unset, Vec::new());
         Message { is_reply: false, xid, secs: 0, broadcast: false, client, yours, mac, options }
     }
 
     /// Sets or replaces an option.
-    pub fn set(&mut self, code: u8, value: &[u8]) {
+    pub(crate) fn set(&mut self, code: u8, value: &[u8]) {
         match self.options.iter_mut().find(|(other, _)| *other == code) {
             Some((_, old)) => *old = value.to_vec(),
             None => self.options.push((code, value.to_vec())),
@@ -95,11 +95,11 @@ impl Message {
     }
 
     /// Returns the value of an option.
-    pub fn option(&self, code: u8) -> Option<&[u8]> {
+    pub(crate) fn option(&self, code: u8) -> Option<&[u8]> {
         self.options.iter().find(|(other, _)| *other == code).map(|(_, value)| value.as_slice())
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; OPTIONS];
         bytes[0] = if self.is_reply { REPLY } else { REQUEST };
         bytes[1] = ETHERNET;
@@ -121,7 +121,7 @@ impl Message {
     }
 
     /// Decodes a message. Returns `None` if it is invalid or not for Ethernet.
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
         if bytes.get(MAGIC..OPTIONS)? != COOKIE || bytes[1] != ETHERNET || bytes[2] != 6 {
             return None;
         }
@@ -192,7 +192,7 @@ fn take(options: &mut Vec<(u8, Vec<u8>)>, mut bytes: &[u8]) {
 
 /// Decodes option values that are more than bytes. Invalid parts are ignored: a lease with an invalid route is still a
 /// lease.
-pub mod options {
+pub(crate) mod options {
     use std::net::{IpAddr, Ipv4Addr};
 
     use ipnet::Ipv4Net;
@@ -200,25 +200,25 @@ pub mod options {
     use crate::ipam::dhcp::lease::LeaseRoute;
 
     /// Decodes a number of four bytes.
-    pub fn number(value: &[u8]) -> Option<u32> {
+    pub(crate) fn number(value: &[u8]) -> Option<u32> {
         value.try_into().ok().map(u32::from_be_bytes)
     }
 
     /// Decodes a list of addresses.
-    pub fn addresses(value: &[u8]) -> Vec<Ipv4Addr> {
+    pub(crate) fn addresses(value: &[u8]) -> Vec<Ipv4Addr> {
         let (chunks, _) = value.as_chunks::<4>();
         chunks.iter().map(|octets| Ipv4Addr::from(*octets)).collect()
     }
 
     /// Converts a subnet mask to a prefix length. Returns `None` if ones follow zeros.
-    pub fn prefix_len(mask: &[u8]) -> Option<u8> {
+    pub(crate) fn prefix_len(mask: &[u8]) -> Option<u8> {
         let mask = number(mask)?;
         (mask.leading_ones() + mask.trailing_zeros() == 32 || mask == 0)
             .then(|| mask.leading_ones() as u8)
     }
 
     /// Returns the prefix length of a classful network.
-    pub fn classful(address: Ipv4Addr) -> u8 {
+    pub(crate) fn classful(address: Ipv4Addr) -> u8 {
         match address.octets()[0] {
             0..=127 => 8,
             128..=191 => 16,
@@ -227,14 +227,14 @@ pub mod options {
     }
 
     /// Decodes pairs of network and router. The class determines the prefix length (RFC 2132).
-    pub fn static_routes(value: &[u8]) -> Vec<LeaseRoute> {
+    pub(crate) fn static_routes(value: &[u8]) -> Vec<LeaseRoute> {
         let pairs = addresses(value);
         let (pairs, _) = pairs.as_chunks::<2>();
         pairs.iter().filter_map(|[dst, router]| via(*dst, classful(*dst), *router)).collect()
     }
 
     /// Decodes entries of prefix length, significant bytes of the network, and router (RFC 3442).
-    pub fn classless_routes(mut value: &[u8]) -> Vec<LeaseRoute> {
+    pub(crate) fn classless_routes(mut value: &[u8]) -> Vec<LeaseRoute> {
         let mut routes = Vec::new();
         while let Some((length, rest)) = value.split_first() {
             let used = usize::from(length.div_ceil(8));
@@ -255,7 +255,7 @@ pub mod options {
     }
 
     /// Decodes a text. Servers may append zero bytes.
-    pub fn text(value: &[u8]) -> String {
+    pub(crate) fn text(value: &[u8]) -> String {
         String::from_utf8_lossy(value).trim_end_matches('\0').trim().to_owned()
     }
 }

@@ -16,7 +16,7 @@ const MAX_PROBES: usize = 512;
 ///
 /// A requested address is taken from the set that contains it. An attachment that already has an
 /// address in one of the sets gets [`Error::Duplicate`]. After an error nothing is reserved.
-pub fn allocate(
+pub(crate) fn allocate(
     store: &mut Store,
     sets: &[RangeSet],
     requested: &[IpAddr],

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// A later ADD may succeed after an address was released.
     #[error("no IP addresses available in range set: {set}")]
     Exhausted { index: usize, set: String },
@@ -57,7 +57,7 @@ impl Error {
 
     /// The range set that an error is about. The Go plugin starts such errors with "failed to
     /// allocate for range N: ".
-    pub fn set_index(&self) -> Option<usize> {
+    pub(crate) fn set_index(&self) -> Option<usize> {
         match self {
             Self::Exhausted { index, .. }
             | Self::Duplicate { index, .. }

@@ -12,7 +12,7 @@ const MAX_NAME: usize = 255;
 
 /// A reserved address with its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reservation {
+pub(crate) struct Reservation {
     pub ip: IpAddr,
     pub id: String,
     /// `None` in files of early versions of the Go plugin and in files created by hand.

@@ -16,14 +16,14 @@ use crate::attach::names;
 use crate::error::Context;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gateway {
+pub(crate) struct Gateway {
     /// The name of the interface with the address.
     pub name: IfName,
     pub vlan: u16,
 }
 
 impl Gateway {
-    pub fn of(bridge: IfName, vlan: u16) -> Result<Gateway, IfNameError> {
+    pub(crate) fn of(bridge: IfName, vlan: u16) -> Result<Gateway, IfNameError> {
         let name = format!("{bridge}.{vlan}").parse()?;
         Ok(Gateway { name, vlan })
     }
@@ -35,7 +35,7 @@ impl Gateway {
 }
 
 /// Creates the gateway if it is missing, adds the addresses, and returns its entry for the result.
-pub fn ensure(
+pub(crate) fn ensure(
     host: &Netlink,
     bridge: &Bridge,
     gateway: Gateway,
@@ -57,12 +57,12 @@ pub fn ensure(
 }
 
 /// Finds the interface with the gateway address.
-pub fn find(host: &Netlink, gateway: Gateway) -> Result<Option<Link>, Error> {
+pub(crate) fn find(host: &Netlink, gateway: Gateway) -> Result<Option<Link>, Error> {
     link::by_name(host, gateway.name).context("look for the VLAN's gateway")
 }
 
 /// Removes the gateway if the VLAN has no other port. A gateway of another program is kept.
-pub fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
+pub(crate) fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
     if find(host, gateway)?.is_none() {
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
 }
 
 /// CHECK: the gateway must exist, and its port must be on the bridge and in the VLAN.
-pub fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Error> {
+pub(crate) fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Error> {
     let Gateway { name, vlan } = gateway;
     let link = find(host, gateway)?.ok_or_else(|| {
         Error::internal(format!("interface {name}, gateway of VLAN {vlan}, is missing"))

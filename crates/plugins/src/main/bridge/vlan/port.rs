@@ -11,13 +11,13 @@ use crate::error::Context;
 
 /// Adds a new port to its VLANs. The container end is still down, so that no frame enters the
 /// default VLAN.
-pub fn configure(host: &Netlink, port: IfName, vlans: &Vlans) -> Result<(), Error> {
+pub(crate) fn configure(host: &Netlink, port: IfName, vlans: &Vlans) -> Result<(), Error> {
     let index = link::index_of(host, port).context("look at the bridge's port")?;
     set(host, index, &vlans.of_port(), vlans.keeps_default)
 }
 
 /// Adds a port to these VLANs, and removes it from all others unless it keeps the default VLAN.
-pub fn set(
+pub(crate) fn set(
     host: &Netlink,
     port: IfIndex,
     vlans: &[Range],
@@ -32,7 +32,7 @@ pub fn set(
 }
 
 /// CHECK: the port must be in all of its VLANs, tagged or untagged as configured.
-pub fn check(host: &Netlink, port: &Link, vlans: &Vlans) -> Result<(), Error> {
+pub(crate) fn check(host: &Netlink, port: &Link, vlans: &Vlans) -> Result<(), Error> {
     let found = bridge_vlan::list(host, port.index).context("list VLANs of the bridge's port")?;
     match vlans.of_port().iter().find(|expected| !covers(&found, expected)) {
         Some(expected) => Err(Error::internal(format!(
@@ -46,7 +46,7 @@ pub fn check(host: &Netlink, port: &Link, vlans: &Vlans) -> Result<(), Error> {
 
 /// The kernel joins adjacent ranges with equal flags, so the expected range may be part of a longer
 /// one.
-pub fn covers(found: &[Range], expected: &Range) -> bool {
+pub(crate) fn covers(found: &[Range], expected: &Range) -> bool {
     let has_same_flags =
         |other: &&Range| (other.pvid, other.untagged) == (expected.pvid, expected.untagged);
     let mut next = expected.first;
