@@ -462,7 +462,9 @@ impl PoolsController {
             let length = chosen.local_v6.and_then(|local| prefix_len(local.into())).unwrap_or(128);
             Ipv6Net::new(address, length).ok()
         });
-        Ok(OwnAddresses { underlay: underlay::planned(&chosen), ipv4, ipv6 })
+        let mut underlay = underlay::planned(&chosen);
+        underlay.mtu = facts.smallest_mtu(chosen.index).unwrap_or(underlay.mtu);
+        Ok(OwnAddresses { underlay, ipv4, ipv6 })
     }
 }
 

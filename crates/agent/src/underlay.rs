@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use kernel::{IfIndex, IfName};
 use overlay::Addresses;
+use overlay::routed::leads_out_of_host;
 use regex_lite::Regex;
 
 /// An interface of the host.
@@ -47,6 +48,16 @@ pub struct Facts {
     pub reaching: Option<(IfIndex, Option<IpAddr>)>,
     /// Internal addresses of this node's Kubernetes object.
     pub internal: Vec<IpAddr>,
+}
+
+impl Facts {
+    /// Returns the smallest MTU of the underlay and of all interfaces that lead out of the host and are up. Routed
+    /// pods have it, as with Calico: a packet may leave by any of these interfaces.
+    pub fn smallest_mtu(&self, underlay: IfIndex) -> Option<u32> {
+        let counts =
+            |one: &&Interface| one.index == underlay || one.is_up && leads_out_of_host(&one.name);
+        self.interfaces.iter().filter(counts).map(|one| one.mtu).min()
+    }
 }
 
 /// The requirements for the underlay.

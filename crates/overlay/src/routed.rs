@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use kernel::{Family, IfName, MacAddr};
 
 pub(crate) use self::devices::known_devices;
-pub use self::devices::{Tunnel, tunnel_mac};
+pub use self::devices::{Tunnel, leads_out_of_host, tunnel_mac};
 use crate::cidr::{self, Addresses, PerFamily};
 use crate::desired::{DesiredRoute, DesiredState};
 use crate::plan::{Error, PeerChange, Plan, PlanChange, RejectReason, RejectedPeer, Underlay};

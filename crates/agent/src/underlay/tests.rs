@@ -182,3 +182,18 @@ fn previous_interface_stays_while_it_is_up() {
     down.interfaces[3].is_up = false;
     assert_eq!(name_of(&wish, &down), "eth0");
 }
+
+#[test]
+fn smallest_mtu_ignores_interfaces_that_are_down_or_stay_in_the_host() {
+    let with_mtu = |index, name, mtu| Interface { mtu, ..interface(index, name, &[]) };
+    let down = Interface { is_up: false, ..with_mtu(9, "eth9", 1200) };
+    let inner = [with_mtu(6, "cali1234567890a", 1300), with_mtu(7, "br0", 1300), down];
+    let facts = |more: Vec<Interface>| Facts {
+        interfaces: [facts().interfaces, inner.to_vec(), more].concat(),
+        ..Facts::default()
+    };
+    let smallest = |more, underlay| facts(more).smallest_mtu(IfIndex(underlay));
+    assert_eq!(smallest(vec![], 2), Some(1500));
+    assert_eq!(smallest(vec![with_mtu(8, "wlan0", 1450)], 2), Some(1450));
+    assert_eq!(smallest(vec![], 7), Some(1300), "the underlay counts under any name");
+}

@@ -9,7 +9,7 @@ use kernel::{Family, IfName};
 
 use crate::ownership::Ownership;
 use crate::plan::{Network, Plan, Underlay};
-use crate::routed::RoutedNetwork;
+use crate::routed::{RoutedNetwork, leads_out_of_host};
 
 /// The network as this node sees it.
 #[derive(Debug)]
@@ -72,6 +72,11 @@ impl AnyNetwork {
             Self::Subnets(network) => network.needs_on_link(),
             Self::Routed(network) => network.needs_on_link(),
         }
+    }
+
+    /// Returns whether the MTU of pods depends on this interface, besides the underlay.
+    pub fn depends_on_mtu_of(&self, interface: &IfName) -> bool {
+        matches!(self, Self::Routed(_)) && leads_out_of_host(interface)
     }
 
     /// Returns the public addresses of all other nodes.

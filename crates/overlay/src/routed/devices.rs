@@ -131,6 +131,18 @@ fn ipip(own: &RoutedNode, underlay: &Underlay) -> Result<Option<(DesiredDevice, 
     Ok(Some((DesiredDevice { name, mtu, kind }, address.into())))
 }
 
+/// Returns whether Calico takes an interface with this name for one that leads out of the host. Its default for
+/// `mtuIfacePattern` is `^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`.
+pub fn leads_out_of_host(name: &IfName) -> bool {
+    let name = name.as_str();
+    let is_kernel_name = ["eth", "wlan", "wwan"].iter().any(|prefix| name.starts_with(prefix));
+    let is_udev_name = ["en", "wl", "ww", "sl", "ib"].iter().any(|prefix| {
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.starts_with(['P', 'c', 'o', 'p', 's', 'v', 'x']))
+    });
+    is_kernel_name || is_udev_name
+}
+
 /// Returns the MTU of a tunnel, which must be at least the minimum MTU of its family.
 fn mtu(underlay: &Underlay, overhead: u32, family: Family) -> Result<u32, Error> {
     let least = if family == Family::V6 { 1280 } else { 68 };

@@ -245,3 +245,16 @@ proptest! {
         prop_assert_eq!(fresh.plan(), network.plan());
     }
 }
+
+#[test]
+fn interfaces_that_lead_out_of_the_host_are_known_by_calicos_pattern() {
+    let leads_out = |name: &str| leads_out_of_host(&name.parse().unwrap());
+    for name in
+        ["eth0", "eth", "wlan1", "wwan0", "enp3s0", "eno1", "ens3", "enx0", "ibp1", "wlp2s0"]
+    {
+        assert!(leads_out(name), "{name}");
+    }
+    for name in ["lo", "en", "env", "ena0", "cali0", "cni0", "vxlan.calico", "docker0", "bond0"] {
+        assert_eq!(leads_out(name), name == "env", "{name}");
+    }
+}

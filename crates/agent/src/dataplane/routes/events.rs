@@ -135,6 +135,7 @@ impl View<'_> {
             && link.mtu == underlay.mtu
             && link.is_up()
             && !is_removal;
+        let sets_mtu = !is_underlay && self.target.network.depends_on_mtu_of(&link.name);
         let carries_routes = is_underlay && self.target.network.needs_on_link()
             || underlay.on_link.values().any(|name| *name == link.name);
         // If a link goes down, the kernel removes its routes and next hops without events. It
@@ -142,7 +143,7 @@ impl View<'_> {
         let is_down = is_removal || !link.is_up() || !link.has_carrier();
         EventImpact {
             compare: carries_routes && (is_down || !self.is_converged),
-            underlay: is_underlay && !is_unchanged,
+            underlay: is_underlay && !is_unchanged || sets_mtu,
             on_link: carries_routes && is_down,
             forwarding: false,
         }
