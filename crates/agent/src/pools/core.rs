@@ -92,6 +92,8 @@ struct Tunnels {
     addresses: Vec<(Tunnel, IpAddr)>,
     /// Requests in progress.
     pending: Vec<Tunnel>,
+    /// Tunnels whose last request failed. The node works without them if it has pools without encapsulation.
+    failed: Vec<Tunnel>,
     /// When to ask again after a failure.
     retry_at: Option<Timestamp>,
 }
@@ -136,7 +138,7 @@ impl Core {
         core.step(now, Event::Journal(journal), &mut effects);
         let at = listed.revision();
         core.step(now, Event::Listed { at, objects: listed.objects }, &mut effects);
-        effects.push(core.network());
+        effects.extend(core.network());
         core.look_after_own(now, &mut effects);
         (core, effects)
     }
@@ -165,7 +167,7 @@ impl Core {
             self.step(now, Event::Settings(self.settings()), &mut effects);
         }
         if settings {
-            effects.push(self.network());
+            effects.extend(self.network());
         }
         self.look_after_own(now, &mut effects);
         effects
@@ -235,6 +237,9 @@ impl Core {
             let hint = "there is no address pool: run `podwire pool create <CIDR>`";
             problems.insert(0, hint.to_owned());
         }
+        if self.waits_for_tunnel() {
+            problems.push("waiting for the address of the tunnel to other nodes".to_owned());
+        }
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
@@ -265,11 +270,15 @@ impl Core {
         self.routes.update(cidr, block)
     }
 
-    fn network(&self) -> Effect {
+    /// Returns the network, once it is known which tunnels have addresses: with the network the node gets ready.
+    fn network(&self) -> Option<Effect> {
+        if self.waits_for_tunnel() {
+            return None;
+        }
         let pools = &self.node.settings().pools;
         let others = self.catalog.nodes().filter(|(name, _)| **name != self.name);
         let others = others.map(|(name, node)| (name.clone(), catalog::routed_node(node)));
-        Effect::Routed(RoutedMessage::Network(Arc::new(RoutedSnapshot {
+        Some(Effect::Routed(RoutedMessage::Network(Arc::new(RoutedSnapshot {
             name: self.name.clone(),
             own: catalog::routed_node(&self.desired_node()),
             underlay: self.own.underlay.clone(),
@@ -279,7 +288,7 @@ impl Core {
                 routes: self.routes.all(),
             },
             nat_sources: pools.nat_outgoing(&[]).sources,
-        })))
+        }))))
     }
 
     /// Returns the key of this node's object.
@@ -342,10 +351,19 @@ impl Core {
         effects.push(Effect::Publish(verb));
     }
 
+    fn needed_tunnels(&self) -> Vec<Tunnel> {
+        catalog::tunnels(&self.node.settings().pools, self.own.underlay.addresses)
+    }
+
+    /// Returns whether the first request for a tunnel's address has not been answered yet.
+    fn waits_for_tunnel(&self) -> bool {
+        self.needed_tunnels().into_iter().any(|tunnel| {
+            self.tunnels.get(tunnel).is_none() && !self.tunnels.failed.contains(&tunnel)
+        })
+    }
+
     fn request_tunnels(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let pools = &self.node.settings().pools;
-        let needed = catalog::tunnels(pools, self.own.underlay.addresses);
-        for tunnel in needed {
+        for tunnel in self.needed_tunnels() {
             if self.tunnels.get(tunnel).is_some() || self.tunnels.pending.contains(&tunnel) {
                 continue;
             }
@@ -386,11 +404,16 @@ impl Core {
         match reply {
             Reply::Assigned(assigned) => {
                 if let Some(first) = assigned.first() {
+                    self.tunnels.failed.retain(|one| *one != tunnel);
                     self.tunnels.addresses.push((tunnel, first.address));
-                    effects.push(self.network());
+                    effects.extend(self.network());
                 }
             }
             Reply::Failed(_) | Reply::Released(_) => {
+                if !self.tunnels.failed.contains(&tunnel) {
+                    self.tunnels.failed.push(tunnel);
+                    effects.extend(self.network());
+                }
                 self.tunnels.retry_at = Some(now + RETRY_DELAY);
             }
         }
