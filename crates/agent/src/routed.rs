@@ -2,6 +2,7 @@
 //! The routed controller: turns pools, nodes and blocks into devices and routes. It takes the part of the
 //! overlay controller if pods have addresses from pools.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,6 +36,12 @@ pub(crate) struct ProgrammedPools {
 impl ProgrammedPools {
     pub(crate) fn node_name(&self) -> &str {
         &self.snapshot.name
+    }
+
+    fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let RoutedSnapshot { own, state, .. } = &*self.snapshot;
+        let others = state.nodes.values().flat_map(|node| node.addresses.iter());
+        own.addresses.iter().chain(others)
     }
 
     /// Returns the MTU of pods as Calico writes it to its file.
@@ -71,8 +78,12 @@ impl Translated for ProgrammedPools {
             networks: pools.collect(),
             subnets: Vec::new(),
             sources: Some(self.snapshot.nat_sources.clone()),
-            // The pools say what is masqueraded, and the options how.
-            masquerade: Some(settings.nat.masquerade.clone().unwrap_or_default()),
+            masquerade: settings.nat.masquerade.clone().map(|mut masquerade| {
+                if settings.nat.excludes_nodes {
+                    masquerade.except.extend(self.node_addresses().map(IpNet::from));
+                }
+                masquerade
+            }),
             forwards: settings.nat.forwards,
         }
     }
@@ -93,6 +104,8 @@ pub(crate) struct Routed {
     inputs: Inputs,
     programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
     current: Option<Arc<RoutedSnapshot>>,
+    /// Whether the rules depend on the addresses of all nodes.
+    excludes_nodes: bool,
     /// When the last reported outcome was complete.
     last_outcome: Option<Instant>,
 }
@@ -103,6 +116,7 @@ impl Routed {
         routes: &Arc<RoutesDataplane>,
         inputs: Inputs,
         programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
+        excludes_nodes: bool,
     ) -> Routed {
         Routed {
             hub: hub.clone(),
@@ -110,6 +124,7 @@ impl Routed {
             inputs,
             programmed,
             current: None,
+            excludes_nodes,
             last_outcome: None,
         }
     }
@@ -137,6 +152,7 @@ impl Routed {
     /// Handles a message and those that wait behind it.
     async fn handle(&mut self, first: RoutedMessage) -> Result<(), Failure> {
         let mut updates = Vec::new();
+        let mut has_new_addresses = false;
         let mut next = Some(first);
         while let Some(message) = next.take() {
             match message {
@@ -145,7 +161,7 @@ impl Routed {
                     self.set_network(snapshot).await?;
                 }
                 RoutedMessage::Node(name, node) => {
-                    self.remember_node(&name, node.as_ref());
+                    has_new_addresses |= self.remember_node(&name, node.as_ref());
                     updates.push(PeerUpdate::Node { name, node });
                 }
                 RoutedMessage::Route(dst, node) => {
@@ -162,7 +178,19 @@ impl Routed {
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
             };
         }
-        self.update(updates).await
+        self.update(updates).await?;
+        if has_new_addresses && self.excludes_nodes {
+            self.publish(None);
+        }
+        Ok(())
+    }
+
+    /// Passes the network on to other controllers, with the MTU of pods if it is new.
+    fn publish(&self, pod_mtu: Option<u32>) {
+        let Some(snapshot) = self.current.clone() else { return };
+        let before = self.programmed.borrow().as_ref().map(|programmed| programmed.pod_mtu);
+        let Some(pod_mtu) = pod_mtu.or(before) else { return };
+        self.programmed.send_replace(Some(Arc::new(ProgrammedPools { snapshot, pod_mtu })));
     }
 
     async fn set_network(&mut self, snapshot: Arc<RoutedSnapshot>) -> Result<(), Failure> {
@@ -183,7 +211,7 @@ impl Routed {
         self.hub.record_comparison(start.elapsed(), outcome.changes.len());
         self.handle_outcome(&outcome, false);
         let pod_mtu = outcome.pod_mtu.unwrap_or(snapshot.underlay.mtu);
-        self.programmed.send_replace(Some(Arc::new(ProgrammedPools { snapshot, pod_mtu })));
+        self.publish(Some(pod_mtu));
         Ok(())
     }
 
@@ -196,17 +224,19 @@ impl Routed {
         Ok(())
     }
 
-    fn remember_node(&mut self, name: &str, node: Option<&RoutedNode>) {
+    /// Returns whether the node's addresses have changed.
+    fn remember_node(&mut self, name: &str, node: Option<&RoutedNode>) -> bool {
         match node {
             Some(node) => self.hub.set_peer(peer(name, node)),
             None => self.hub.remove_peer(name),
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else { return false };
         let nodes = &mut Arc::make_mut(current).state.nodes;
-        match node {
-            Some(node) => drop(nodes.insert(name.to_owned(), node.clone())),
-            None => drop(nodes.remove(name)),
-        }
+        let before = match node {
+            Some(node) => nodes.insert(name.to_owned(), node.clone()),
+            None => nodes.remove(name),
+        };
+        before.map(|node| node.addresses) != node.map(|node| node.addresses)
     }
 
     fn remember_route(&mut self, dst: IpNet, node: Option<&String>) {

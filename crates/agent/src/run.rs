@@ -169,7 +169,7 @@ async fn add_routed(
     supervisor.add("pools", async move |heartbeat| pools.run(heartbeat).await);
 
     let inputs = routed::Inputs { messages, reports };
-    let mut routed = Routed::new(hub, &routes, inputs, programmed);
+    let mut routed = Routed::new(hub, &routes, inputs, programmed, settings.nat.excludes_nodes);
     supervisor.add("routed", async move |heartbeat| routed.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };

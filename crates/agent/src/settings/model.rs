@@ -88,6 +88,8 @@ pub struct UnderlaySettings {
 pub struct NatSettings {
     /// `None` if traffic that leaves the network is not masqueraded.
     pub masquerade: Option<Masquerade>,
+    /// Whether nodes see the addresses of routed pods.
+    pub excludes_nodes: bool,
     /// Whether forwarding of the network's traffic is allowed by rules.
     pub forwards: bool,
     /// Whether traffic to addresses without a pod is dropped.
@@ -264,6 +266,7 @@ impl Settings {
             },
             nat: NatSettings {
                 masquerade: masquerade(values)?,
+                excludes_nodes: pools::excludes_nodes(values)?,
                 forwards: values.switch("iptables-forward-rules")?,
                 blackhole: values.switch("ip-blackhole-route")?,
             },
@@ -390,7 +393,9 @@ fn patterns(values: &RawValues) -> Result<Vec<Regex>, Error> {
 fn masquerade(values: &RawValues) -> Result<Option<Masquerade>, Error> {
     let except = values.parsed_list("non-masquerade-cidrs", "a network such as 10.0.0.0/8")?;
     let fully_random = !values.switch("ip-masq-fully-random-disable")?;
-    Ok(values.switch("ip-masq")?.then_some(Masquerade { fully_random, except }))
+    // The pools of routed pods say what is masqueraded.
+    let is_on = values.switch("ip-masq")? || values.last("pods") == "routed";
+    Ok(is_on.then_some(Masquerade { fully_random, except }))
 }
 
 fn health(values: &RawValues) -> Result<Option<(IpAddr, u16)>, Error> {

@@ -31,6 +31,16 @@ pub(super) fn parse(values: &RawValues, store: &StoreChoice) -> Result<Pods, Err
     }
 }
 
+/// Returns whether packets from routed pods to nodes keep their source address. Felix's setting
+/// `natOutgoingExclusions` has the same two values under other names.
+pub(super) fn excludes_nodes(values: &RawValues) -> Result<bool, Error> {
+    match values.last("pool-nat-exclusions").as_str() {
+        "pools" => Ok(false),
+        "pools-and-nodes" => Ok(true),
+        other => Err(values.invalid("pool-nat-exclusions", other, "pools or pools-and-nodes")),
+    }
+}
+
 fn pools(values: &RawValues) -> Result<Vec<PoolConf>, Error> {
     let (ipip, vxlan) = encapsulation(values)?;
     let mut pools: Vec<PoolConf> = Vec::new();

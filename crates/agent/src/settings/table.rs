@@ -129,6 +129,8 @@ pub static OPTIONS: &[Spec] = &[
         "routed pods: create these address pools if the store has none"),
     option(POOLS, "pool-encapsulation", "MODE", Text, "vxlan",
         "encapsulation of these pools: none, vxlan, vxlan-cross-subnet, ipip or ipip-cross-subnet"),
+    option(POOLS, "pool-nat-exclusions", "DESTINATIONS", Text, "pools",
+        "destinations that see the addresses of routed pods: pools or pools-and-nodes"),
     option(POOLS, "pool-leak-grace", "MINUTES", Number(0, 1440), "15",
         "routed pods: minutes for which an address must be unused before it is released"),
 

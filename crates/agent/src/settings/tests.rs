@@ -40,6 +40,15 @@ fn flag_wins_over_variable_and_variable_over_file() {
 }
 
 #[test]
+fn routed_pods_are_masqueraded_as_their_pools_say() {
+    assert_eq!(flags("").nat.masquerade, None);
+    let nat = flags("--pods routed --non-masquerade-cidrs 10.0.0.0/8").nat;
+    assert_eq!(nat.masquerade.unwrap().except.len(), 1);
+    assert!(!nat.excludes_nodes);
+    assert!(flags("--pods routed --pool-nat-exclusions pools-and-nodes").nat.excludes_nodes);
+}
+
+#[test]
 fn store_is_implied_by_other_options() {
     let embedded = PathBuf::from("/var/lib/podwire/store.db");
     assert_eq!(flags("").store, StoreChoice::Embedded(embedded));
@@ -198,6 +207,10 @@ fn invalid_option_is_reported_with_allowed_values() {
     rejects(
         "--non-masquerade-cidrs 10.0.0.1",
         "flag --non-masquerade-cidrs: invalid value \"10.0.0.1\", expected a network such as 10.0.0.0/8",
+    );
+    rejects(
+        "--pool-nat-exclusions hosts",
+        "flag --pool-nat-exclusions: invalid value \"hosts\", expected pools or pools-and-nodes",
     );
     rejects(
         "--kube-subnet-mgr --kube-annotation-prefix a.org/b/c",

@@ -125,6 +125,51 @@ fn cross_subnet_pool_uses_plain_routes_on_one_link() {
 }
 
 #[test]
+fn mtu_follows_the_smallest_network_card() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        let agent = Agent::start(&node, &store("10.6.0.0/16", "vxlan"));
+        agent.wait("status.ready", |status| status.ready);
+        let mtu = || node.ns.ip_json(&["link", "show", "vxlan.calico"])[0]["mtu"].clone();
+        let file = || std::fs::read_to_string(node.dir().join("calico/mtu")).unwrap_or_default();
+        assert_eq!((mtu(), file().trim()), (1450.into(), "1450"));
+        node.ns.ip(&["link", "add", "eth9", "mtu", "1400", "type", "veth", "peer", "name", "far9"]);
+        for end in ["eth9", "far9"] {
+            node.ns.ip(&["link", "set", end, "up"]);
+        }
+        wait_for("the MTU of eth9", TIMEOUT, || mtu() == 1350 && file().trim() == "1350");
+        node.ns.ip(&["link", "del", "eth9"]);
+        wait_for("the MTU of the underlay", TIMEOUT, || mtu() == 1450 && file().trim() == "1450");
+    });
+}
+
+#[test]
+fn nodes_see_pods_addresses_with_nat_exclusions() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"), Program("nft"));
+        let wire = Wire::new();
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
+        let mut store = store("10.6.0.0/16", "vxlan");
+        let flags = ["--pool-nat-exclusions", "pools-and-nodes"];
+        store.0.extend(super::words(
+            &[&flags[..], &["--non-masquerade-cidrs", "203.0.113.0/24"]].concat(),
+        ));
+        let excluded = || {
+            let set = ["list", "set", "inet", "podwire-agent-podwire", "direct4"];
+            let set = nodes[0].ns.try_exec("nft", &set).unwrap_or_default();
+            ["192.168.90.1", "192.168.90.2", "203.0.113.0/24"].map(|one| set.contains(one))
+        };
+        let first = Agent::start(&nodes[0], &store);
+        first.wait("status.ready", |status| status.ready);
+        wait_for("the own address", TIMEOUT, || excluded() == [true, false, true]);
+        let _second = Agent::start(&nodes[1], &store);
+        wait_for("the address of the other node", TIMEOUT, || excluded() == [true; 3]);
+    });
+}
+
+#[test]
 fn addresses_survive_a_restart_of_the_agent() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
