@@ -8,11 +8,14 @@ pub(crate) mod api;
 mod block_routes;
 mod catalog;
 pub(crate) mod change;
+mod collection;
 mod core;
 mod journal;
 mod keyvalue;
 mod objects;
 mod observe;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -23,8 +26,10 @@ use std::time::{Duration, SystemTime};
 use agent_client::pools::{Change, View};
 use ipam::Timestamp;
 use ipam::calico::{Key, Object};
-use ipam::collect::{Collector, Observation};
-use ipam::node::{AssignRequest, Event, OpId, Outcome, Reply, StoreOp, Stored, Ticket, Verb};
+use ipam::collect::Collected;
+use ipam::node::{
+    AssignRequest, Event, JournalOp, OpId, Outcome, Reply, StoreOp, Stored, Ticket, Verb,
+};
 use ipnet::{Ipv4Net, Ipv6Net};
 use kernel::IfIndex;
 use overlay::Addresses;
@@ -33,12 +38,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
+use self::collection::Collection;
 use self::core::{Core, Effect, OwnAddresses};
 pub(crate) use self::core::{RoutedMessage, RoutedSnapshot};
 use self::journal::Journal;
 pub(crate) use self::keyvalue::KeyValueObjects;
 pub(crate) use self::objects::ObjectStore;
-use self::objects::{Listed, ObjectEvents, ObjectWatch};
+use self::objects::{HandleListing, Listed, ObjectEvents, ObjectWatch};
 use self::observe::Observed;
 use crate::lease::OwnNode;
 use crate::membership::underlay;
@@ -52,12 +58,6 @@ const RELIST_DELAY: Duration = Duration::from_secs(1);
 
 /// Delay before an underlay is looked for again if no event reports a change.
 const UNDERLAY_DELAY: Duration = Duration::from_secs(1);
-
-/// Longest interval between two looks for unused addresses.
-const MAX_COLLECT_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Shortest interval between two looks for unused addresses.
-const MIN_COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request of a plugin.
 #[derive(Debug)]
@@ -101,6 +101,7 @@ pub(crate) struct PoolsController {
     hub: StatusHub,
     name: String,
     objects: Arc<dyn ObjectStore>,
+    journal: Journal,
     underlay_changed: Arc<Notify>,
     requests: UnboundedReceiver<Request>,
     routed: UnboundedSender<RoutedMessage>,
@@ -111,9 +112,12 @@ pub(crate) struct PoolsController {
 #[derive(Debug)]
 enum Finished {
     Store(OpId, Outcome),
-    Journal(OpId, Result<(), String>),
+    /// The operations of one turn, with their results.
+    Journal(Vec<(OpId, Result<(), String>)>),
+    /// What departed nodes left behind, now that the store has confirmed that they do not exist.
+    Departed(Vec<Collected>),
     Published(Object, Outcome),
-    Observed(kernel::Result<Observed>),
+    Observed(kernel::Result<Observed>, Result<Option<HandleListing>, String>),
     Changed(oneshot::Sender<Result<(), String>>, Outcome),
 }
 
@@ -123,38 +127,32 @@ struct Run {
     core: Core,
     work: JoinSet<Finished>,
     /// Requests without a reply yet.
-    pending: HashMap<Ticket, Pending>,
+    pending: HashMap<Ticket, Requester>,
+    journal: JournalQueue,
     last_ticket: u64,
     /// Requests that wait until this node is in the store.
     waiting: Vec<(Call, oneshot::Sender<Reply>)>,
     collection: Collection,
 }
 
-/// A request without a reply yet.
+/// The requester of a call.
 #[derive(Debug)]
-struct Pending {
+struct Requester {
     reply: oneshot::Sender<Reply>,
-    /// The handle and the interface of an assignment, which is undone if the requester gives up.
-    assigned: Option<(String, String)>,
+    /// Only for an assignment.
+    attachment: Option<AttachmentId>,
+    /// The attachment had no address and no other request when this one came.
+    is_first: bool,
 }
 
-/// The collection of unused addresses.
-#[derive(Debug)]
-struct Collection {
-    collector: Collector,
-    interval: Duration,
-    /// `None` while the host is observed.
-    next: Option<Timestamp>,
-    /// Names of the nodes at the last look. A node has departed if it is missing twice.
-    nodes: BTreeSet<String>,
-}
+/// Handle and interface.
+type AttachmentId = (String, String);
 
-impl Collection {
-    fn new(grace: Duration) -> Self {
-        let interval = (grace / 2).clamp(MIN_COLLECT_INTERVAL, MAX_COLLECT_INTERVAL);
-        let next = Some(now() + interval);
-        Self { collector: Collector::new(grace), interval, next, nodes: BTreeSet::new() }
-    }
+/// Journal operations, in the order in which the state machine needs them. One task at a time carries them out.
+#[derive(Debug, Default)]
+struct JournalQueue {
+    waiting: Vec<JournalOp>,
+    is_running: bool,
 }
 
 impl PoolsController {
@@ -171,6 +169,7 @@ impl PoolsController {
             hub: hub.clone(),
             name: node_name(settings),
             objects,
+            journal: Journal::new(&settings.node.state_dir),
             underlay_changed: Arc::clone(underlay_changed),
             requests,
             routed,
@@ -189,11 +188,11 @@ impl PoolsController {
             let mut watch = self.objects.watch(&listed);
             let (core, effects) = Core::start(&self.name, own.clone(), entries, listed, now());
             tracing::info!(node = self.name, "address pools ready");
-            let pending = HashMap::new();
             let mut run = Run {
                 core,
                 work: JoinSet::new(),
-                pending,
+                pending: HashMap::new(),
+                journal: JournalQueue::default(),
                 last_ticket: 0,
                 waiting: Vec::new(),
                 collection: Collection::new(self.settings.network.leak_grace),
@@ -228,13 +227,20 @@ impl PoolsController {
                 },
                 Some(finished) = run.work.join_next() => match finished {
                     Ok(Finished::Store(id, outcome)) => run.core.store_done(now(), id, outcome),
-                    Ok(Finished::Journal(id, result)) => run.core.journal_done(now(), id, result),
+                    Ok(Finished::Journal(done)) => {
+                        run.journal.is_running = false;
+                        let done = done.into_iter();
+                        done.flat_map(|(id, result)| run.core.journal_done(now(), id, result)).collect()
+                    }
+                    Ok(Finished::Departed(departed)) => run.release_collected(departed),
                     Ok(Finished::Published(object, outcome)) => {
                         let mut effects = run.core.published(now(), object, outcome);
                         effects.extend(run.start_waiting());
                         effects
                     }
-                    Ok(Finished::Observed(observed)) => run.collect(observed),
+                    Ok(Finished::Observed(observed, handles)) => {
+                        run.collect(observed, handles, &self.objects)
+                    }
                     Ok(Finished::Changed(reply, outcome)) => {
                         // The requester may have given up.
                         let _ = reply.send(match outcome {
@@ -261,7 +267,7 @@ impl PoolsController {
                 }
                 () = at(run.core.next_tick()) => run.core.event(now(), Event::Tick),
                 () = at(run.collection.next) => {
-                    run.observe();
+                    run.observe(&self.objects);
                     continue;
                 }
                 () = heartbeat.tick() => continue,
@@ -328,21 +334,7 @@ impl PoolsController {
                         Finished::Published(object, outcome)
                     });
                 }
-                Effect::Journal(op) => {
-                    let journal = self.journal();
-                    run.work.spawn(async move {
-                        let id = op.id;
-                        let applied = spawn_blocking(move || journal.apply(&op)).await;
-                        let failed = |error: &dyn std::fmt::Display| error.to_string();
-                        Finished::Journal(
-                            id,
-                            match applied {
-                                Ok(result) => result.map_err(|error| failed(&error)),
-                                Err(error) => Err(failed(&error)),
-                            },
-                        )
-                    });
-                }
+                Effect::Journal(op) => run.journal.waiting.push(op),
                 Effect::Reply { ticket, reply } => effects.extend(run.reply(ticket, reply)),
                 Effect::Report(problem) => tracing::warn!(%problem, "address pools"),
                 Effect::Routed(message) => {
@@ -351,6 +343,27 @@ impl PoolsController {
                 }
             }
         }
+        self.write_journal(run);
+    }
+
+    /// Carries out the waiting journal operations, unless others are being carried out.
+    fn write_journal(&self, run: &mut Run) {
+        if run.journal.is_running || run.journal.waiting.is_empty() {
+            return;
+        }
+        run.journal.is_running = true;
+        let (ops, journal) = (std::mem::take(&mut run.journal.waiting), self.journal.clone());
+        run.work.spawn(async move {
+            let turn = journal.turn().await;
+            let apply = move || {
+                let _turn = turn;
+                let apply = |op: &JournalOp| journal.apply(op).map_err(|error| error.to_string());
+                ops.iter().map(|op| (op.id, apply(op))).collect()
+            };
+            // A panic ends the task, and the controller is restarted.
+            let done = spawn_blocking(apply).await;
+            Finished::Journal(done.expect("writing the journal does not panic"))
+        });
     }
 
     fn report(&self, run: &Run) {
@@ -360,13 +373,13 @@ impl PoolsController {
         }
     }
 
-    fn journal(&self) -> Journal {
-        Journal::new(&self.settings.node.state_dir)
-    }
-
     async fn load_journal(&self) -> Result<Vec<ipam::node::JournalEntry>, Failure> {
-        let journal = self.journal();
-        let loaded = spawn_blocking(move || journal.load()).await;
+        let (journal, turn) = (self.journal.clone(), self.journal.turn().await);
+        let load = move || {
+            let _turn = turn;
+            journal.load()
+        };
+        let loaded = spawn_blocking(load).await;
         let loaded = loaded.map_err(|error| error.to_string())?;
         let loaded = loaded.map_err(|error| format!("read the journal of addresses: {error}"))?;
         for problem in &loaded.problems {
@@ -469,47 +482,6 @@ impl PoolsController {
 }
 
 impl Run {
-    /// Starts to observe the host.
-    fn observe(&mut self) {
-        self.collection.next = None;
-        let namespaces = observe::namespaces(self.core.node());
-        self.work.spawn(async move {
-            let observed = spawn_blocking(move || observe::observe(namespaces)).await;
-            // A panic ends the task, and the controller is restarted.
-            Finished::Observed(observed.expect("observing the host does not panic"))
-        });
-    }
-
-    /// Releases what nothing on this host and no node uses.
-    fn collect(&mut self, observed: kernel::Result<Observed>) -> Vec<Effect> {
-        self.collection.next = Some(now() + self.collection.interval);
-        let Observed { running, addresses } = match observed {
-            Ok(observed) => observed,
-            Err(error) => {
-                tracing::warn!(%error, "unused addresses not looked for");
-                return Vec::new();
-            }
-        };
-        let nodes = self.core.node_names();
-        let before = std::mem::replace(&mut self.collection.nodes, nodes.clone());
-        let nodes = nodes.union(&before).cloned().collect();
-        let observation = Observation {
-            at: now(),
-            running: &running,
-            addresses: &addresses,
-            nodes: Some(&nodes).filter(|_| !before.is_empty()),
-            handles: None,
-        };
-        let collected = self.collection.collector.observe(self.core.node(), &observation);
-        if collected.is_empty() {
-            return Vec::new();
-        }
-        for one in &collected {
-            tracing::info!(?one, "unused address or block released");
-        }
-        self.core.event(now(), Event::Collect(collected))
-    }
-
     /// Starts the requests that waited until this node is in the store.
     fn start_waiting(&mut self) -> Vec<Effect> {
         if !self.core.is_published() {
@@ -527,28 +499,40 @@ impl Run {
         }
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
-        let (event, assigned) = match call {
+        let (event, attachment) = match call {
             Call::Assign(request) => {
                 let attachment = &request.attachment;
-                let assigned = (attachment.handle.clone(), attachment.interface.clone());
-                (Event::Assign { ticket, request: *request }, Some(assigned))
+                let attachment = (attachment.handle.clone(), attachment.interface.clone());
+                (Event::Assign { ticket, request: *request }, Some(attachment))
             }
             Call::Release { handle, interface } => {
                 (Event::Release { ticket, handle, interface }, None)
             }
             Call::Gc { network, valid } => (Event::Gc { ticket, network, valid }, None),
         };
-        self.pending.insert(ticket, Pending { reply, assigned });
+        let is_first = attachment.as_ref().is_some_and(|id| !self.is_known(id));
+        self.pending.insert(ticket, Requester { reply, attachment, is_first });
         self.core.event(now(), event)
     }
 
-    /// Sends a reply. Releases addresses again if the requester has given up.
+    /// Returns whether an attachment has addresses or asks for some.
+    fn is_known(&self, id: &AttachmentId) -> bool {
+        self.core.node().has_addresses(&id.0, &id.1) || self.is_asking(id)
+    }
+
+    fn is_asking(&self, id: &AttachmentId) -> bool {
+        self.pending.values().any(|requester| requester.attachment.as_ref() == Some(id))
+    }
+
+    /// Sends a reply. If the requester has given up, the addresses are released again: nothing else may release them.
+    /// A repeated request has the addresses of the first one, so they stay if any of them is answered.
     fn reply(&mut self, ticket: Ticket, reply: Reply) -> Vec<Effect> {
-        let Some(pending) = self.pending.remove(&ticket) else { return Vec::new() };
+        let Some(requester) = self.pending.remove(&ticket) else { return Vec::new() };
         let is_assigned = matches!(reply, Reply::Assigned(_));
-        match (pending.reply.send(reply), pending.assigned) {
-            (Err(_), Some((handle, interface))) if is_assigned => {
+        match (requester.reply.send(reply), requester.attachment) {
+            (Err(_), Some(id)) if is_assigned && requester.is_first && !self.is_asking(&id) => {
                 self.last_ticket += 1;
+                let (handle, interface) = id;
                 let (ticket, interface) = (Ticket(self.last_ticket), Some(interface));
                 self.core.event(now(), Event::Release { ticket, handle, interface })
             }

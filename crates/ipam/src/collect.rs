@@ -61,46 +61,41 @@ pub struct HandleList<'a> {
 #[derive(Debug)]
 pub struct Collector {
     grace: Duration,
-    /// When each suspect was first observed.
-    suspects: BTreeMap<Collected, Timestamp>,
+    suspects: Suspects,
+    /// Handles are observed less often.
+    handles: Suspects,
     /// Own blocks that were empty in the last observation.
     empty: BTreeSet<IpNet>,
 }
+
+/// When each suspect was first observed.
+#[derive(Debug, Default)]
+struct Suspects(BTreeMap<Collected, Timestamp>);
 
 /// Time for which an address may be unused before it is collected.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(15 * 60);
 
 impl Collector {
     pub fn new(grace: Duration) -> Self {
-        Self { grace, suspects: BTreeMap::new(), empty: BTreeSet::new() }
+        let (suspects, handles) = (Suspects::default(), Suspects::default());
+        Self { grace, suspects, handles, empty: BTreeSet::new() }
     }
 
     /// Returns what can be collected.
     pub fn observe(&mut self, node: &Node, observation: &Observation<'_>) -> Vec<Collected> {
         let mut suspects = leaked_assignments(node, observation);
         suspects.extend(leaked_allocations(node, observation));
-        suspects.extend(orphaned_handles(node, observation));
-        let mut collected = self.confirm(suspects, observation.at);
+        let (at, grace) = (observation.at, self.grace);
+        let mut collected = self.suspects.confirm(suspects, at, grace);
+        if let Some(list) = observation.handles {
+            collected.extend(self.handles.confirm(orphaned_handles(node, list), at, grace));
+        }
         collected.extend(self.empty_blocks(node));
-        collected.extend(ended_cooldowns(node, observation.at));
+        collected.extend(ended_cooldowns(node, at));
         if let Some(nodes) = observation.nodes {
             collected.extend(departed(node, nodes));
         }
         collected
-    }
-
-    /// Returns the suspects that were observed before, at least the grace period ago.
-    fn confirm(&mut self, suspects: Vec<Collected>, now: Timestamp) -> Vec<Collected> {
-        let earlier = std::mem::take(&mut self.suspects);
-        let mut confirmed = Vec::new();
-        for suspect in suspects {
-            let first = earlier.get(&suspect).copied();
-            if first.is_some_and(|first| now.since(first) >= self.grace) {
-                confirmed.push(suspect.clone());
-            }
-            self.suspects.insert(suspect, first.unwrap_or(now));
-        }
-        confirmed
     }
 
     /// Returns own blocks that were empty twice. One block per address family is kept for the next pod, if its pool
@@ -127,6 +122,27 @@ impl Collector {
             }
         }
         released
+    }
+}
+
+impl Suspects {
+    /// Takes the suspects of an observation. Returns those that were observed before, at least the grace period ago.
+    fn confirm(
+        &mut self,
+        suspects: Vec<Collected>,
+        now: Timestamp,
+        grace: Duration,
+    ) -> Vec<Collected> {
+        let earlier = std::mem::take(&mut self.0);
+        let mut confirmed = Vec::new();
+        for suspect in suspects {
+            let first = earlier.get(&suspect).copied();
+            if first.is_some_and(|first| now.since(first) >= grace) {
+                confirmed.push(suspect.clone());
+            }
+            self.0.insert(suspect, first.unwrap_or(now));
+        }
+        confirmed
     }
 }
 
@@ -181,8 +197,7 @@ fn leaked_allocations(node: &Node, observation: &Observation<'_>) -> Vec<Collect
     leaked.collect()
 }
 
-fn orphaned_handles(node: &Node, observation: &Observation<'_>) -> Vec<Collected> {
-    let Some(list) = observation.handles else { return Vec::new() };
+fn orphaned_handles(node: &Node, list: HandleList<'_>) -> Vec<Collected> {
     let mut used: BTreeSet<_> =
         node.assignments().map(|entry| entry.attachment.handle.as_str()).collect();
     for block in list.blocks {

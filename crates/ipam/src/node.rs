@@ -194,6 +194,11 @@ impl Node {
         self.table.iter()
     }
 
+    /// Returns whether an interface has addresses.
+    pub fn has_addresses(&self, handle: &str, interface: &str) -> bool {
+        self.table.of(handle, Some(interface)).next().is_some()
+    }
+
     /// Returns the addresses that can be assigned now without the store.
     pub fn ready_addresses(&self, now: Timestamp) -> Vec<IpAddr> {
         let context = self.objects.context(now);

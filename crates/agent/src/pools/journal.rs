@@ -8,10 +8,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent_client::ipam::journal;
 use ipam::node::{JournalEntry, JournalOp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Mode of the directory and of the files: attachments name pods.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -25,10 +27,11 @@ struct Content {
     entries: Vec<JournalEntry>,
 }
 
-/// The directory with the files.
+/// The directory with the files. Writers take turns, because all use the same temporary file.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     state_dir: PathBuf,
+    turn: Arc<Mutex<()>>,
 }
 
 /// All entries, and the files that cannot be read with the reasons.
@@ -40,7 +43,13 @@ pub(crate) struct Loaded {
 
 impl Journal {
     pub(crate) fn new(state_dir: &Path) -> Self {
-        Self { state_dir: state_dir.to_owned() }
+        Self { state_dir: state_dir.to_owned(), turn: Arc::default() }
+    }
+
+    /// Waits until no other task reads or writes the files, also none of an earlier run of the controller. Move the
+    /// guard into the work.
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
     }
 
     fn directory(&self) -> PathBuf {
@@ -83,7 +92,7 @@ impl Journal {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
                 // The new content replaces a damaged one.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
+                Err(error) if is_damage(&error) => Vec::new(),
                 Err(error) => return Err(error),
             };
             let is_listed = |entry: &JournalEntry| {
@@ -108,6 +117,11 @@ impl Journal {
 fn read(path: &Path) -> io::Result<Vec<JournalEntry>> {
     let content: Content = serde_json::from_slice(&fsutil::read(path)?)?;
     Ok(content.entries)
+}
+
+/// Returns whether a file has been read, and its content is wrong or not complete.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 fn write(path: &Path, entries: Vec<JournalEntry>) -> io::Result<()> {

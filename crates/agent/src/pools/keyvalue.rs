@@ -5,12 +5,12 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use ipam::calico::{Key, etcd};
+use ipam::calico::{Key, Object, etcd};
 use ipam::node::{Content, Outcome, Revision, Stored, Verb};
 use store::{Entry, Event, Store, Watch, Watched, WriteResult};
 use text::ErrorChain;
 
-use super::objects::{BoxFuture, Listed, ObjectEvents, ObjectStore, ObjectWatch};
+use super::objects::{BoxFuture, HandleListing, Listed, ObjectEvents, ObjectStore, ObjectWatch};
 
 /// Prefixes of the objects that are listed and watched. Handles are read one by one: there is one per pod
 /// of the whole cluster.
@@ -36,6 +36,23 @@ impl KeyValueObjects {
             listed.revisions.push(snapshot.revision.0);
         }
         Ok(listed)
+    }
+
+    async fn try_list_handles(&self) -> store::Result<HandleListing> {
+        let handles = self.store.list(etcd::HANDLES).await?;
+        let blocks = self.store.list(etcd::BLOCKS).await?;
+        let handle = |stored: Stored| match stored.key {
+            Key::Handle(id) => Some((id, stored.revision)),
+            _ => None,
+        };
+        let block = |stored: Stored| match stored.content {
+            Content::Object(Object::Block(block)) => Some(block),
+            _ => None,
+        };
+        Ok(HandleListing {
+            handles: handles.entries.iter().filter_map(stored).filter_map(handle).collect(),
+            blocks: blocks.entries.iter().filter_map(stored).filter_map(block).collect(),
+        })
     }
 
     async fn try_perform(&self, key: &Key, verb: &Verb) -> store::Result<Outcome> {
@@ -82,6 +99,13 @@ impl ObjectStore for KeyValueObjects {
         Box::pin(async move {
             let performed = self.try_perform(key, verb).await;
             performed.unwrap_or_else(|error| Outcome::Unreachable(ErrorChain(&error).to_string()))
+        })
+    }
+
+    fn list_handles(&self) -> BoxFuture<'_, Result<Option<HandleListing>, String>> {
+        Box::pin(async {
+            let listed = self.try_list_handles().await;
+            listed.map(Some).map_err(|error| ErrorChain(&error).to_string())
         })
     }
 

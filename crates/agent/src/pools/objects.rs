@@ -4,6 +4,8 @@
 use std::fmt;
 use std::pin::Pin;
 
+use ipam::block::Block;
+use ipam::collect::HandleList;
 use ipam::node::{Outcome, Revision, Stored, Verb};
 
 use ipam::calico::Key;
@@ -22,6 +24,11 @@ pub(crate) trait ObjectStore: fmt::Debug + Send + Sync {
     /// Performs an operation on one object.
     fn perform<'a>(&'a self, key: &'a Key, verb: &'a Verb) -> BoxFuture<'a, Outcome>;
 
+    /// Lists all handles, and after them all blocks. Returns `None` if this is not supported.
+    fn list_handles(&self) -> BoxFuture<'_, Result<Option<HandleListing>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Makes later requests use new connections, because the addresses of this node may have changed.
     fn reconnect(&self);
 }
@@ -38,6 +45,19 @@ impl Listed {
     /// Returns the revision up to which the list is complete.
     pub(crate) fn revision(&self) -> Revision {
         Revision(self.revisions.iter().copied().min().unwrap_or_default())
+    }
+}
+
+/// All handles with their revisions, and the blocks as they were after that.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HandleListing {
+    pub handles: Vec<(String, Revision)>,
+    pub blocks: Vec<Block>,
+}
+
+impl HandleListing {
+    pub(crate) fn as_list(&self) -> HandleList<'_> {
+        HandleList { handles: &self.handles, blocks: &self.blocks }
     }
 }
 
