@@ -21,6 +21,7 @@ pub mod node_files;
 mod overlay;
 pub mod owner;
 pub mod path_check;
+mod paths;
 mod pools;
 mod routed;
 pub mod run;

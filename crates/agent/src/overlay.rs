@@ -3,7 +3,6 @@
 //! plan to the routes dataplane, reports the outcome, and tells the path check, multicast and the commands
 //! of the backend `extension` which peers there are.
 
-mod paths;
 pub(crate) mod previous_backend;
 mod publication;
 
@@ -25,7 +24,8 @@ use crate::extension::{Failures, Job, Progress, send_jobs};
 use crate::lease::{LeaseBackend, NodeRecord, NodeRecordState, PeerEvents, StoreItem};
 use crate::membership::{Joined, Message, at, leases};
 use crate::multicast;
-use crate::path_check::{self, Checksum, Command, PathResult};
+use crate::path_check::{Command, PathResult};
+use crate::paths::Paths;
 use crate::settings::Settings;
 use crate::status::{
     ConditionKind, PathStatus, PeerStatus, RejectedPeerStatus, RepairKind, RouteMode, StatusHub,
@@ -58,8 +58,6 @@ pub(crate) struct Inputs {
 /// The channels that the controller writes.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    /// `None` if paths are not checked.
-    pub paths: Option<UnboundedSender<path_check::Command>>,
     pub multicast: multicast::Handle,
     pub extension: UnboundedSender<Job>,
     pub programmed: watch::Sender<Option<Arc<Programmed>>>,
@@ -95,6 +93,7 @@ pub(crate) struct Overlay {
     routes: Arc<RoutesDataplane>,
     inputs: Inputs,
     outputs: Outputs,
+    paths: Paths,
     backends: SavedBackends,
     current: Option<Current>,
     /// When the newest outcome was complete.
@@ -107,6 +106,7 @@ impl Overlay {
         hub: &StatusHub,
         leases: &Arc<dyn LeaseBackend>,
         routes: &Arc<RoutesDataplane>,
+        paths: Paths,
         inputs: Inputs,
         outputs: Outputs,
     ) -> Overlay {
@@ -118,6 +118,7 @@ impl Overlay {
             routes: Arc::clone(routes),
             inputs,
             outputs,
+            paths,
             current: None,
             last_outcome: None,
         }
@@ -191,7 +192,7 @@ impl Overlay {
         self.backends.set(config, &joined.conf.backend, &joined.lease);
         self.program_all(items).await?;
         // The path to the same address may be another one.
-        self.check_path(Command::CheckAll);
+        self.paths.send(Command::CheckAll);
         let has_started = self.has_started();
         self.publish_after(publication::Event::Programmed { has_started });
         self.backends.write_if_due(&self.settings).await;
@@ -236,7 +237,7 @@ impl Overlay {
         let outcome = outcome.await?;
         self.hub.record_comparison(start.elapsed(), outcome.changes.len());
         self.handle_outcome(&outcome, false);
-        self.update_paths(None).await
+        self.paths.update(None).await
     }
 
     async fn handle_peers(&mut self, events: PeerEvents) -> Result<(), Failure> {
@@ -264,8 +265,8 @@ impl Overlay {
         let names = names(&updates);
         let outcome = self.change(|reconciler| reconciler.set_peers(updates)).await?;
         self.handle_outcome(&outcome, false);
-        self.update_paths(Some(names.clone())).await?;
-        names.into_iter().for_each(|name| self.check_path(Command::Heard(name)));
+        self.paths.update(Some(names.clone())).await?;
+        names.into_iter().for_each(|name| self.paths.send(Command::Heard(name)));
         Ok(())
     }
 
@@ -283,7 +284,7 @@ impl Overlay {
             }
             NodeRecordState::Invalid(_) | NodeRecordState::Removed => {
                 self.hub.remove_peer(&name);
-                self.check_path(Command::Forget(name.clone()));
+                self.paths.send(Command::Forget(name.clone()));
                 self.outputs.multicast.remove_peer(&name);
                 PeerUpdate::Remove { name }
             }
@@ -312,7 +313,7 @@ impl Overlay {
         send_jobs(&self.outputs.extension, &outcome.changes);
         self.handle_outcome(&outcome, is_repair);
         // A device may be new, or a path may be another one.
-        self.update_paths(None).await
+        self.paths.update(None).await
     }
 
     /// Reports what was changed and what failed; `is_repair` if another program had broken it.
@@ -389,52 +390,12 @@ impl Overlay {
         }
     }
 
-    /// Looks up the paths to these peers, or to all, and passes them to the status and the path check.
-    async fn update_paths(&self, names: Option<Vec<String>>) -> Result<(), Failure> {
-        let is_all = names.is_none();
-        let paths = self.routes(move |reconciler| {
-            reconciler.network().map(|network| paths::paths(network, names)).unwrap_or_default()
-        });
-        let paths = paths.await?;
-        if is_all {
-            let checked = paths.iter().filter(|path| !path.targets.is_empty());
-            self.check_path(Command::Retain(checked.map(|path| path.name.clone()).collect()));
-        }
-        for paths::PeerPath { name, route, targets } in paths {
-            self.hub.set_route(&name, route, targets.iter().map(|target| target.subnet));
-            if targets.is_empty() && !is_all {
-                self.check_path(Command::Forget(name));
-            }
-            for target in targets {
-                self.check_path(Command::Watch(target));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_path(&self, command: Command) {
-        if let Some(paths) = &self.outputs.paths {
-            let _ = paths.send(command);
-        }
-    }
-
-    /// Sets the MTU of a route whose path carries less than pods send.
     async fn handle_path_result(&mut self, result: PathResult) -> Result<(), Failure> {
-        self.hub.set_path(&result.peer, result.subnet, paths::shown(&result));
-        if result.checksum == Checksum::Repaired {
-            let text = format!("checksums to {} are no longer left to the device", result.peer);
-            self.hub.record_repair(RepairKind::Path, text);
+        if let Some(update) = self.paths.report(&result) {
+            let outcome = self.change(|reconciler| reconciler.set_peers(vec![update])).await?;
+            self.paths.report_outcome(&result, &outcome);
+            self.handle_outcome(&outcome, false);
         }
-        if !result.reachable {
-            return Ok(());
-        }
-        let (name, subnet, mtu) = (result.peer.clone(), result.subnet, result.route_mtu());
-        let update = PeerUpdate::PathMtu { name, subnet, mtu };
-        let outcome = self.change(|reconciler| reconciler.set_peers(vec![update])).await?;
-        if !outcome.changes.is_empty() {
-            self.hub.record_repair(RepairKind::Path, paths::narrowed(subnet, mtu));
-        }
-        self.handle_outcome(&outcome, false);
         Ok(())
     }
 
@@ -456,7 +417,7 @@ impl Overlay {
             self.backends.drop_previous();
             self.backends.write_if_due(&self.settings).await;
             self.handle_outcome(&outcome, false);
-            self.update_paths(None).await?;
+            self.paths.update(None).await?;
         }
         Ok(())
     }

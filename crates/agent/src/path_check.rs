@@ -24,7 +24,7 @@ use self::probe::{Check, ChecksumResult, Finding, Outcome, PeerReachability, Pro
 pub use self::schedule::ProbeIntervals;
 use self::schedule::Schedule;
 use self::sockets::{Answer, Received, Sockets, random};
-pub use self::target::{Target, targets};
+pub use self::target::{Target, routed_targets, targets};
 use crate::supervisor::Heartbeat;
 
 /// Size of a small probe, which fits every path. ping sends the same size.

@@ -2,6 +2,7 @@
 //! The routed controller: turns pools, nodes and blocks into devices and routes. It takes the part of the
 //! overlay controller if pods have addresses from pools.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 use crate::dataplane::nft::RulesConf;
 use crate::dataplane::routes::{Outcome, PeerUpdate, Reconciler, Report, RoutesDataplane};
 use crate::nat::Translated;
+use crate::path_check::{Command, PathResult};
+use crate::paths::Paths;
 use crate::pools::{RoutedMessage, RoutedSnapshot};
 use crate::settings::Settings;
 use crate::status::{
@@ -94,6 +97,7 @@ impl Translated for ProgrammedPools {
 pub(crate) struct Inputs {
     pub messages: UnboundedReceiver<RoutedMessage>,
     pub reports: UnboundedReceiver<Report>,
+    pub path_results: UnboundedReceiver<PathResult>,
 }
 
 /// The controller. After a restart it programs the last network again, with all later changes.
@@ -101,6 +105,7 @@ pub(crate) struct Inputs {
 pub(crate) struct Routed {
     hub: StatusHub,
     routes: Arc<RoutesDataplane>,
+    paths: Paths,
     inputs: Inputs,
     programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
     current: Option<Arc<RoutedSnapshot>>,
@@ -114,6 +119,7 @@ impl Routed {
     pub(crate) fn new(
         hub: &StatusHub,
         routes: &Arc<RoutesDataplane>,
+        paths: Paths,
         inputs: Inputs,
         programmed: watch::Sender<Option<Arc<ProgrammedPools>>>,
         excludes_nodes: bool,
@@ -121,6 +127,7 @@ impl Routed {
         Routed {
             hub: hub.clone(),
             routes: Arc::clone(routes),
+            paths,
             inputs,
             programmed,
             current: None,
@@ -136,13 +143,14 @@ impl Routed {
         }
         loop {
             heartbeat.beat();
-            let Inputs { messages, reports } = &mut self.inputs;
+            let Inputs { messages, reports, path_results } = &mut self.inputs;
             tokio::select! {
                 message = messages.recv() => match message {
                     Some(message) => self.handle(message).await?,
                     None => return Ok(()),
                 },
-                Some(report) = reports.recv() => self.handle_report(report),
+                Some(report) = reports.recv() => self.handle_report(report).await?,
+                Some(result) = path_results.recv() => self.handle_path_result(&result).await?,
                 stopped = self.routes.stopped() => return Err(stopped.to_string()),
                 () = heartbeat.tick() => {}
             }
@@ -151,7 +159,7 @@ impl Routed {
 
     /// Handles a message and those that wait behind it.
     async fn handle(&mut self, first: RoutedMessage) -> Result<(), Failure> {
-        let mut updates = Vec::new();
+        let (mut updates, mut changed) = (Vec::new(), BTreeSet::new());
         let mut has_new_addresses = false;
         let mut next = Some(first);
         while let Some(message) = next.take() {
@@ -162,10 +170,12 @@ impl Routed {
                 }
                 RoutedMessage::Node(name, node) => {
                     has_new_addresses |= self.remember_node(&name, node.as_ref());
+                    changed.insert(name.clone());
                     updates.push(PeerUpdate::Node { name, node });
                 }
                 RoutedMessage::Route(dst, node) => {
-                    self.remember_route(dst, node.as_ref());
+                    changed.extend(self.remember_route(dst, node.as_ref()));
+                    changed.extend(node.clone());
                     updates.push(PeerUpdate::Route { dst, node });
                 }
             }
@@ -179,6 +189,9 @@ impl Routed {
             };
         }
         self.update(updates).await?;
+        if !changed.is_empty() {
+            self.paths.update(Some(changed.into_iter().collect())).await?;
+        }
         if has_new_addresses && self.excludes_nodes {
             self.publish(None);
         }
@@ -212,6 +225,9 @@ impl Routed {
         self.handle_outcome(&outcome, false);
         let pod_mtu = outcome.pod_mtu.unwrap_or(snapshot.underlay.mtu);
         self.publish(Some(pod_mtu));
+        // The path to the same address may be another one.
+        self.paths.update(None).await?;
+        self.paths.send(Command::CheckAll);
         Ok(())
     }
 
@@ -239,13 +255,22 @@ impl Routed {
         before.map(|node| node.addresses) != node.map(|node| node.addresses)
     }
 
-    fn remember_route(&mut self, dst: IpNet, node: Option<&String>) {
-        let Some(current) = &mut self.current else { return };
-        let routes = &mut Arc::make_mut(current).state.routes;
+    /// Returns the node that had the block or the address before.
+    fn remember_route(&mut self, dst: IpNet, node: Option<&String>) -> Option<String> {
+        let routes = &mut Arc::make_mut(self.current.as_mut()?).state.routes;
         match node {
-            Some(node) => drop(routes.insert(dst, node.clone())),
-            None => drop(routes.remove(&dst)),
+            Some(node) => routes.insert(dst, node.clone()),
+            None => routes.remove(&dst),
         }
+    }
+
+    async fn handle_path_result(&mut self, result: &PathResult) -> Result<(), Failure> {
+        if let Some(update) = self.paths.report(result) {
+            let outcome = self.routes(|reconciler| reconciler.set_peers(vec![update])).await?;
+            self.paths.report_outcome(result, &outcome);
+            self.handle_outcome(&outcome, false);
+        }
+        Ok(())
     }
 
     async fn routes<T: Send + 'static>(
@@ -255,17 +280,32 @@ impl Routed {
         self.routes.run(command).await.map_err(|error| error.to_string())
     }
 
-    fn handle_report(&mut self, report: Report) {
+    async fn handle_report(&mut self, report: Report) -> Result<(), Failure> {
+        let (outcome, is_repair) = match report {
+            Report::Repaired(outcome) => (outcome, true),
+            Report::Retried(outcome) => (outcome, false),
+            other => {
+                self.note(other);
+                return Ok(());
+            }
+        };
+        self.handle_outcome(&outcome, is_repair);
+        // A device may be new, or a path may be another one.
+        self.paths.update(None).await
+    }
+
+    fn note(&self, report: Report) {
         match report {
-            Report::Repaired(outcome) => self.handle_outcome(&outcome, true),
-            Report::Retried(outcome) => self.handle_outcome(&outcome, false),
             Report::Compared { took, changes } => self.hub.record_comparison(took, changes),
             Report::EventsLost(error) => {
                 let text = format!("no events of changes in the kernel: {error}");
                 self.hub.set_problem(ConditionKind::Watch, text);
             }
             Report::Restarted => self.hub.clear_problem(ConditionKind::Watch),
-            Report::UnderlayChanged | Report::ForwardingChanged => {}
+            Report::Repaired(_)
+            | Report::Retried(_)
+            | Report::UnderlayChanged
+            | Report::ForwardingChanged => {}
         }
     }
 

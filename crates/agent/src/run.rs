@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gojson::DecodeError;
 use overlay::plan;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
 use crate::dataplane::nft::NftDataplane;
@@ -25,7 +25,8 @@ use crate::nat::{self, Nat};
 use crate::node_files::cni_conf::CniConf;
 use crate::node_files::{bridge, calico, subnet_env};
 use crate::overlay::{Inputs, Outputs, Overlay};
-use crate::path_check::{PathCheck, ProbeIntervals};
+use crate::path_check::{self, PathCheck, PathResult, ProbeIntervals};
+use crate::paths::Paths;
 use crate::pools::api::PoolsApi;
 use crate::pools::{self, PoolsController};
 use crate::routed::{self, Routed};
@@ -161,6 +162,8 @@ async fn add_routed(
     let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
     let objects = lease::open_objects(settings).await?;
     let (to_routed, messages) = unbounded_channel();
+    let (to_path_check, path_commands) = unbounded_channel();
+    let (path_result, path_results) = unbounded_channel();
     let (programmed, has_routes) = watch::channel(None);
     let (translated, has_rules) = watch::channel(None);
 
@@ -168,8 +171,11 @@ async fn add_routed(
         PoolsController::new(settings, hub, objects, &underlay_changed, requests, to_routed);
     supervisor.add("pools", async move |heartbeat| pools.run(heartbeat).await);
 
-    let inputs = routed::Inputs { messages, reports };
-    let mut routed = Routed::new(hub, &routes, inputs, programmed, settings.nat.excludes_nodes);
+    let paths = Some(to_path_check).filter(|_| settings.checks.path_check);
+    let paths = Paths::new(hub, &routes, paths);
+    let inputs = routed::Inputs { messages, reports, path_results };
+    let excludes_nodes = settings.nat.excludes_nodes;
+    let mut routed = Routed::new(hub, &routes, paths, inputs, programmed, excludes_nodes);
     supervisor.add("routed", async move |heartbeat| routed.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
@@ -180,6 +186,8 @@ async fn add_routed(
     supervisor.add("calico_files", async move |heartbeat| {
         calico::run(&conf, &mut network, &shown, heartbeat).await
     });
+
+    add_path_check(supervisor, path_commands, path_result);
     Ok(())
 }
 
@@ -215,8 +223,9 @@ async fn add_bridged(
 
     let inputs = Inputs { messages, reports, path_results, extension: extension_progress };
     let paths = Some(to_path_check).filter(|_| settings.checks.path_check);
-    let outputs = Outputs { paths, multicast, extension: to_extension, programmed };
-    let mut overlay = Overlay::new(settings, hub, &leases, &routes, inputs, outputs).await;
+    let paths = Paths::new(hub, &routes, paths);
+    let outputs = Outputs { multicast, extension: to_extension, programmed };
+    let mut overlay = Overlay::new(settings, hub, &leases, &routes, paths, inputs, outputs).await;
     supervisor.add("overlay", async move |heartbeat| overlay.run(heartbeat).await);
 
     let inputs = nat::Inputs { programmed: has_routes, repairs, forwarding_changed };
@@ -241,10 +250,7 @@ async fn add_bridged(
         node_condition::run(&*leases, &mut network, heartbeat).await
     });
 
-    let mut path_check = PathCheck::new(ProbeIntervals::default(), path_commands, path_result);
-    supervisor.add("path_check", async move |heartbeat| {
-        path_check.run(heartbeat).await.map_err(|error| error.to_string())
-    });
+    add_path_check(supervisor, path_commands, path_result);
 
     if let Some(commands) = multicast_commands {
         let mut multicast = Multicast::new(commands, counters);
@@ -254,6 +260,17 @@ async fn add_bridged(
         });
     }
     Ok(())
+}
+
+fn add_path_check(
+    supervisor: &Supervisor,
+    commands: UnboundedReceiver<path_check::Command>,
+    results: UnboundedSender<PathResult>,
+) {
+    let mut path_check = PathCheck::new(ProbeIntervals::default(), commands, results);
+    supervisor.add("path_check", async move |heartbeat| {
+        path_check.run(heartbeat).await.map_err(|error| error.to_string())
+    });
 }
 
 pub(crate) fn reconciler_options(settings: &Settings) -> Options {

@@ -6,6 +6,7 @@
 //! Unlike a subnet, a block may contain addresses of other nodes: the longest prefix wins.
 
 mod devices;
+mod path;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use kernel::{Family, IfName, MacAddr};
 
 pub(crate) use self::devices::known_devices;
 pub use self::devices::{Tunnel, leads_out_of_host, tunnel_mac};
+pub use self::path::NodePath;
 use crate::cidr::{self, Addresses, PerFamily};
 use crate::desired::{DesiredRoute, DesiredState};
 use crate::plan::{Error, PeerChange, Plan, PlanChange, RejectReason, RejectedPeer, Underlay};
@@ -78,6 +80,8 @@ pub struct RoutedNetwork {
     /// The same by node.
     by_node: BTreeMap<String, BTreeSet<IpNet>>,
     rejected: BTreeMap<(String, Option<IpNet>), RejectReason>,
+    /// MTU of the paths that carry less than pods send.
+    path_mtus: BTreeMap<(String, Family), u32>,
     /// Number of nodes that publish each address.
     public_addresses: HashMap<IpAddr, usize>,
     plan: Plan,
@@ -127,6 +131,7 @@ impl RoutedNetwork {
             routes,
             by_node,
             rejected,
+            path_mtus: BTreeMap::new(),
             public_addresses,
             plan,
         };
@@ -208,6 +213,7 @@ impl RoutedNetwork {
         }
         let is_shared = self.rejected.values().any(RejectReason::depends_on_another_peer);
         let before = self.take_node_part(name);
+        self.forget_path_mtus(name);
         if let Some(old) = self.nodes.remove(name) {
             for address in old.addresses.iter() {
                 self.forget_public_address(address);
@@ -384,6 +390,7 @@ impl RoutedNetwork {
         let Some(name) = self.routes.get(&dst) else { return part };
         match self.route(dst, name) {
             Ok(Some(route)) => {
+                let route = self.with_path_mtu(route, name);
                 self.plan.desired.routes.insert(dst, route);
                 part.routes.insert(dst, route);
             }

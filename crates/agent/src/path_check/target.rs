@@ -9,6 +9,7 @@ use overlay::backend::BackendData;
 use overlay::desired::{DesiredDevice, DeviceKind};
 use overlay::lease::Lease;
 use overlay::plan::Plan;
+use overlay::routed::{NodePath, RoutedNetwork};
 
 /// A path to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,27 @@ pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec
         })
     };
     lease.subnets.iter().filter_map(target).collect()
+}
+
+/// Returns one target for each address family of a node with routed pods: the end of its tunnel or, with plain routes,
+/// its own address.
+pub fn routed_targets(network: &RoutedNetwork, peer: &str) -> Vec<Target> {
+    let plan = network.plan();
+    let target = |family: Family| {
+        let NodePath { address, tunnel } = network.path(peer, family)?;
+        let tunnel = tunnel.and_then(|name| plan.desired.devices.get(&name));
+        let is_vxlan = |device: &&DesiredDevice| matches!(device.kind, DeviceKind::Vxlan(_));
+        Some(Target {
+            peer: peer.to_owned(),
+            subnet: address.into(),
+            address,
+            full: plan.pod_mtu,
+            overhead: tunnel.map_or(0, |tunnel| network.underlay().mtu.saturating_sub(tunnel.mtu)),
+            device: tunnel.filter(is_vxlan).map(|device| device.name),
+            starts_second: false,
+        })
+    };
+    Family::ALL.into_iter().filter_map(target).collect()
 }
 
 /// Whether the peer starts first. If both ends of a WireGuard tunnel start a handshake at the same time, each drops its

@@ -23,6 +23,9 @@ pub(super) fn parse(values: &RawValues, store: &StoreChoice) -> Result<Pods, Err
         "routed" if values.switch("dry-run")? => {
             Err(Error::new(values.place("dry-run"), "not possible with --pods routed"))
         }
+        "routed" if values.switch("multicast")? => {
+            Err(Error::new(values.place("multicast"), "not possible with --pods routed"))
+        }
         "routed" if matches!(store, StoreChoice::Kubernetes(_)) => {
             Err(Error::new(values.place("pods"), "routed pods require --store embedded or etcd"))
         }

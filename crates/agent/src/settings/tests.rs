@@ -208,6 +208,7 @@ fn invalid_option_is_reported_with_allowed_values() {
         "--non-masquerade-cidrs 10.0.0.1",
         "flag --non-masquerade-cidrs: invalid value \"10.0.0.1\", expected a network such as 10.0.0.0/8",
     );
+    rejects("--pods routed --multicast", "flag --multicast: not possible with --pods routed");
     rejects(
         "--pool-nat-exclusions hosts",
         "flag --pool-nat-exclusions: invalid value \"hosts\", expected pools or pools-and-nodes",

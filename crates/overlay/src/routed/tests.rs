@@ -127,6 +127,53 @@ fn cross_subnet_pools_encapsulate_behind_a_router() {
 }
 
 #[test]
+fn paths_lead_to_the_end_of_the_tunnel_or_the_node() {
+    let pools = [
+        ("10.6.0.0/16", Encapsulation::Vxlan(When::CrossSubnet)),
+        ("10.7.0.0/16", IPIP),
+        ("10.8.0.0/16", Encapsulation::None),
+    ];
+    let path = |blocks: &[(&str, &str)], on_link: &[u8], name| {
+        let path = network(&pools, on_link, blocks).path(name, Family::V4)?;
+        Some((path.address.to_string(), path.tunnel.map(|tunnel| tunnel.to_string())))
+    };
+    let found =
+        |address: &str, tunnel: Option<&str>| Some((address.to_owned(), tunnel.map(str::to_owned)));
+    let vxlan = [("10.6.0.0/26", "node-2")];
+    assert_eq!(path(&vxlan, &[], "node-2"), found("10.6.255.2", Some("vxlan.calico")));
+    assert_eq!(path(&vxlan, &[2], "node-2"), found("192.0.2.2", None));
+    assert_eq!(path(&vxlan, &[2], "node-3"), None, "it has no block");
+    let both = [("10.8.0.0/26", "node-2"), ("10.7.0.0/26", "node-2")];
+    assert_eq!(path(&both, &[2], "node-2"), found("10.6.254.2", Some("ipip.podwire")));
+}
+
+#[test]
+fn path_mtu_applies_to_all_blocks_of_the_node() {
+    let blocks = [("10.6.0.0/26", "node-2"), ("10.6.1.0/26", "node-3")];
+    let pools = [("10.6.0.0/16", VXLAN)];
+    let mut network = network(&pools, &[], &blocks);
+    let mtu = |network: &RoutedNetwork, dst: &str| {
+        network.plan().desired.routes[&net(dst)].next_hop().unwrap().mtu
+    };
+    let change = network.set_path_mtu("node-2", Family::V4, Some(1300));
+    assert!(matches!(change, PlanChange::Peer(_)), "{change:?}");
+    assert_eq!(mtu(&network, "10.6.0.0/26"), Some(1300));
+    assert_eq!(mtu(&network, "10.6.1.0/26"), None);
+    network.set_route(net("10.6.2.0/26"), Some("node-2"));
+    assert_eq!(mtu(&network, "10.6.2.0/26"), Some(1300), "a later block");
+
+    let mut next = self::network(&pools, &[], &blocks);
+    next.inherit_path_mtus(&network);
+    assert_eq!(mtu(&next, "10.6.0.0/26"), Some(1300));
+    let moved = RoutedNode { addresses: node(9).addresses, ..node(2) };
+    next.set_node("node-2", Some(moved));
+    assert_eq!(mtu(&next, "10.6.0.0/26"), None, "another path");
+    assert_eq!(network.set_path_mtu("node-2", Family::V4, Some(1300)), PlanChange::None);
+    network.set_path_mtu("node-2", Family::V4, None);
+    assert_eq!(mtu(&network, "10.6.0.0/26"), None);
+}
+
+#[test]
 fn ipv6_blocks_use_the_tunnel_over_ipv6() {
     let network = network(&[("fd00:6::/64", VXLAN)], &[], &[("fd00:6::40/122", "node-3")]);
     assert_eq!(routes(&network), ["fd00:6::40/122 fd00:6::ff:3 vxlan-v6.calico"]);

@@ -129,7 +129,10 @@ impl Reconciler {
     }
 
     /// Sets the network of routed pods and applies its plan.
-    pub fn set_routed_network(&mut self, network: RoutedNetwork) -> Outcome {
+    pub fn set_routed_network(&mut self, mut network: RoutedNetwork) -> Outcome {
+        if let Some(AnyNetwork::Routed(before)) = self.any_network() {
+            network.inherit_path_mtus(before);
+        }
         self.set_any_network(network.into())
     }
 

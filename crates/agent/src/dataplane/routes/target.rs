@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use kernel::IfName;
+use kernel::{Family, IfName};
 use overlay::diff::Conflict;
 use overlay::lease::Lease;
 use overlay::ownership::Ownership;
@@ -74,6 +74,9 @@ impl Target {
             }
             (AnyNetwork::Routed(network), PeerUpdate::Node { name, node }) => {
                 network.set_node(&name, node)
+            }
+            (AnyNetwork::Routed(network), PeerUpdate::PathMtu { name, subnet, mtu }) => {
+                network.set_path_mtu(&name, Family::of(subnet.addr()), mtu)
             }
             (AnyNetwork::Routed(network), PeerUpdate::Route { dst, node }) => {
                 network.set_route(dst, node.as_deref())

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent::status::RouteMode;
 use agent_client::ipam::{
     self, AssignRequest, AssignResponse, Error, ReleaseRequest, ReleaseResponse, journal,
 };
 use serde_json::Value;
 use testkit::{Node, Wire, in_netns, wait_for};
 
+use super::tunnels::SWALLOW;
 use super::{Agent, Store, TIMEOUT, etcd};
 
 fn store(pools: &str, encapsulation: &str) -> Store {
@@ -142,6 +144,30 @@ fn mtu_follows_the_smallest_network_card() {
         wait_for("the MTU of eth9", TIMEOUT, || mtu() == 1350 && file().trim() == "1350");
         node.ns.ip(&["link", "del", "eth9"]);
         wait_for("the MTU of the underlay", TIMEOUT, || mtu() == 1450 && file().trim() == "1450");
+    });
+}
+
+#[test]
+fn narrow_path_sets_the_mtu_of_routes_to_blocks() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"), Program("nft"), Program("ethtool"));
+        let wire = Wire::new();
+        testkit::run("sh", &["-ec", SWALLOW]);
+        let nodes = [wire.node(1, true, false), wire.far_node(3)];
+        for node in &nodes {
+            // Else the router sees many packets as a large one.
+            node.sh("ethtool -K eth0 gso off tso off tx-udp-segmentation off");
+        }
+        let agents = start(&nodes, &store("10.6.0.0/16", "vxlan-cross-subnet"));
+        for (agent, node) in agents.iter().zip(&nodes) {
+            agent.wait("the path MTU", |status| {
+                let peer = &status.peers.list[0];
+                peer.route == RouteMode::Tunnel && peer.path.path_mtu == Some(1350)
+            });
+            let has_mtu =
+                || routes(node, "-4").iter().any(|route| route["metrics"][0]["mtu"] == 1350);
+            wait_for("the MTU of the route", TIMEOUT, has_mtu);
+        }
     });
 }
 

@@ -13,7 +13,7 @@ use super::{Member, Store, TIMEOUT, all_reach_all, network};
 use crate::multicast::Listener;
 
 /// On the way to the node behind the router, large packets vanish without a word.
-const SWALLOW: &str = "nft add table inet narrow
+pub(super) const SWALLOW: &str = "nft add table inet narrow
     nft add chain inet narrow pass '{ type filter hook forward priority 0; }'
     nft add rule inet narrow pass meta length '>' 1400 drop";
 
