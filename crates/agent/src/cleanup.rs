@@ -116,13 +116,7 @@ impl Cleaner<'_> {
     /// Removes the CNI configuration. This comes first: new pods would have no network.
     fn withdraw_cni_conf(&mut self) {
         let Some(path) = &self.settings.files.cni_conf else { return };
-        let path = match path.parent().is_none_or(Path::exists) {
-            true => path.clone(),
-            false => {
-                let Some(found) = self.usual_cni_conf(path) else { return };
-                found
-            }
-        };
+        let Some(path) = self.find_cni_conf(path) else { return };
         let path = path.as_path();
         match cni_conf::refuse_foreign(path) {
             Err(foreign @ cni_conf::Error::Foreign(_)) => {
@@ -132,12 +126,19 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Finds the CNI configuration of an agent in a container. The saved path is the container's and may not exist on
-    /// this machine. The file in the usual directory is the same file if it has the agent's content.
-    fn usual_cni_conf(&mut self, path: &Path) -> Option<PathBuf> {
+    /// Finds the CNI configuration. The saved path of an agent in a container is the container's: on this machine the
+    /// directory may be missing, or be another one. The file in the usual directory is the same file if it has the
+    /// agent's content.
+    fn find_cni_conf(&mut self, path: &Path) -> Option<PathBuf> {
+        if path.exists() {
+            return Some(path.to_owned());
+        }
         let usual = Path::new(cni_conf::USUAL_DIR).join(path.file_name()?);
         if cni_conf::belongs_to(&usual, self.settings) {
             return Some(usual);
+        }
+        if path.parent().is_none_or(Path::exists) {
+            return Some(path.to_owned());
         }
         let (path, usual) = (path.display(), usual.display());
         self.cleaned.left.push(format!(

@@ -62,6 +62,8 @@ fn cleanup_finds_files_of_a_containerized_agent() {
         assert!(left.contains("/run/host/etc/cni/net.d/10-podwire.conflist"), "{left}");
         assert!(left.contains("--cni-conf-dir"), "{left}");
         fs::write(CONFLIST, text).unwrap();
+        // A directory of the container's name that has nothing to do with the agent.
+        fs::create_dir_all("/run/host/etc/cni/net.d").unwrap();
         let printed = ok(&["cleanup", state]);
         assert!(printed.contains("remove /etc/cni/net.d/10-podwire.conflist\n"), "{printed}");
         assert!(printed.contains("release lease 10.5."), "a store with a relative path: {printed}");
