@@ -116,8 +116,10 @@ fn refused() -> Vec<Case> {
     ];
     let unlisted = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "cni0"}]});
     vec![
-        case("rate without burst", &json!({"ingressRate": 8})).fails(7, "ingressBurst"),
-        case("burst without rate", &json!({"egressBurst": 8})).fails(7, "egressRate"),
+        case("rate without burst", &json!({"ingressRate": 8}))
+            .fails(7, "if rate is set, burst must also be set"),
+        case("burst without rate", &json!({"egressBurst": 8}))
+            .fails(7, "if burst is set, rate must also be set"),
         case("burst too large", &json!({"egressRate": 8, "egressBurst": huge})).fails(7, "4 GiB"),
         case("rate is a text", &json!({"egressRate": "1M"})).fails(7, "egressRate"),
         case("rate below zero", &json!({"egressRate": -1})).fails(7, "egressRate"),
@@ -125,7 +127,7 @@ fn refused() -> Vec<Case> {
             .fails(7, "ingressRate"),
         Case::new("no prevResult", without(case("", &both()).config, &["prevResult"]))
             .before(&PAIR)
-            .fails(7, "prevResult"),
+            .fails(7, "must be called as chained plugin"),
         case("no veth", &both()).before(&macvlan).fails(999, "macvlan"),
         case("no interface", &both()).before(&[]).fails(999, "eth0"),
         case("interface not in prevResult", &with(both(), &json!({"prevResult": unlisted})))
