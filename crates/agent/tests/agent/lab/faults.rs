@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use agent::status::Status;
 use agent::supervisor::{Fault, FaultInjector, Timing};
-use testkit::{Pinging, Wire, in_netns, wait_for, wait_some};
+use testkit::{Node, Pinging, Pod, Wire, in_netns, wait_for, wait_some};
 
-use super::{Agent, Member, Store, TIMEOUT, all_reach_all};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, routed};
 
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
@@ -28,6 +28,10 @@ const CONTROLLERS: [&str; 12] = [
     "path_check",
     "subnet_env",
 ];
+
+/// All controllers of an agent with routed pods that writes a CNI configuration.
+const ROUTED_CONTROLLERS: [&str; 8] =
+    ["api", "calico_files", "cni_conf", "log", "nat", "path_check", "pools", "routed"];
 
 /// Short, but much longer than a busy machine delays the agent.
 pub const TIMING: Timing = Timing {
@@ -49,12 +53,30 @@ impl Lab {
     }
 
     fn with_timing(wire: &Wire, timing: Timing) -> Lab {
+        let flags = ["--multicast", "--ip-masq"];
+        Lab::start(wire, &Store::embedded(CONF), &flags, timing, Node::pod)
+    }
+
+    /// Two nodes whose pods have addresses from pools.
+    fn routed(wire: &Wire) -> Lab {
+        Lab::start(wire, &routed::store("10.6.0.0/16", "vxlan"), &[], TIMING, |node| {
+            let name = format!("pod{}", node.number());
+            node.routed_pod(&name, &routed::assign(node, &name, false))
+        })
+    }
+
+    fn start(
+        wire: &Wire,
+        store: &Store,
+        flags: &[&str],
+        timing: Timing,
+        pod: impl Fn(&Node) -> Pod,
+    ) -> Lab {
         let nodes = [1, 2].map(|number| wire.node(number, true, false));
         let cni_dir = nodes[0].dir().join("cni");
-        let flags = ["--multicast", "--ip-masq", "--cni-conf-dir", cni_dir.to_str().unwrap()];
-        let store = Store::embedded(CONF).and(&flags);
-        let (first, injector) = Agent::start_faulty(&nodes[0], &store, timing);
-        let second = Agent::start(&nodes[1], &Store::embedded(CONF));
+        let faulty = store.and(flags).and(&["--cni-conf-dir", cni_dir.to_str().unwrap()]);
+        let (first, injector) = Agent::start_faulty(&nodes[0], &faulty, timing);
+        let second = Agent::start(&nodes[1], store);
         for agent in [&first, &second] {
             agent.wait("status.ready with the peer", |status| {
                 status.ready && status.peers.counts.total == 1
@@ -63,7 +85,7 @@ impl Lab {
         let members: Vec<Member> = nodes
             .into_iter()
             .zip([first, second])
-            .map(|(node, agent)| Member { agent: Some(agent), pod: node.pod(), node })
+            .map(|(node, agent)| Member { agent: Some(agent), pod: pod(&node), node })
             .collect();
         all_reach_all(&members, TIMEOUT);
         Lab { members, injector }
@@ -102,20 +124,37 @@ impl Lab {
     fn delete_route(&self) {
         let node = &self.members[0].node;
         let before = node.kernel();
-        node.sh("ip route del $(ip route show proto 112 | head -n 1 | cut -d' ' -f1)");
+        let route =
+            node.sh("ip route show proto 112 | grep -v blackhole | head -n 1 | cut -d' ' -f1");
+        node.sh(&format!("ip route del {route}"));
         wait_for("the deleted route", TIMEOUT, || node.kernel() == before);
     }
 }
 
 fn check(fault: Fault, restarts: u64) {
     let wire = Wire::new();
-    let lab = Lab::new(&wire);
+    check_each(&Lab::new(&wire), &CONTROLLERS, |lab, controller| {
+        lab.inject(controller, controller, fault, restarts);
+    });
+}
+
+/// A new pod gets an address after each fault.
+fn check_routed(fault: Fault, restarts: u64) {
+    let wire = Wire::new();
+    check_each(&Lab::routed(&wire), &ROUTED_CONTROLLERS, |lab, controller| {
+        lab.inject(controller, controller, fault, restarts);
+        routed::assign(&lab.members[0].node, controller, false);
+    });
+}
+
+/// Injects a fault into one controller after the other, while a pod pings the pod of the other node.
+fn check_each(lab: &Lab, controllers: &[&str], inject: impl Fn(&Lab, &str)) {
     let names: Vec<String> = lab.restarts().into_keys().collect();
-    assert_eq!(names, CONTROLLERS);
+    assert_eq!(names, controllers);
     let pinging = Pinging::start(&lab.members[0].pod.ns, lab.members[1].pod.addresses[0]);
     let answers = pinging.answers();
-    for controller in CONTROLLERS {
-        lab.inject(controller, controller, fault, restarts);
+    for controller in controllers {
+        inject(lab, controller);
     }
     let silence = pinging.longest_silence(answers);
     assert!(silence < Duration::from_secs(5), "no packet passed for {silence:?}");
@@ -140,16 +179,40 @@ fn hung_controller_is_restarted_and_named() {
 }
 
 #[test]
-fn controller_failing_at_start_is_restarted_until_it_runs() {
+fn controller_failing_at_start_is_restarted() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check(Fault::FailStarts(3), 4);
     });
 }
 
+#[test]
+fn panicked_routed_controller_is_restarted_and_named() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_routed(Fault::Panic, 1);
+    });
+}
+
+#[test]
+fn hung_routed_controller_is_restarted_and_named() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_routed(Fault::Hang, 1);
+    });
+}
+
+#[test]
+fn routed_controller_failing_at_start_is_restarted() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_routed(Fault::FailStarts(3), 4);
+    });
+}
+
 /// The dataplane repairs by itself, so a route comes back while its controller does nothing.
 #[test]
-fn routes_are_repaired_while_the_overlay_controller_hangs() {
+fn routes_are_repaired_while_overlay_hangs() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -195,7 +258,7 @@ fn panicked_nft_thread_is_started_again() {
 
 /// Nothing receives events while the thread is down.
 #[test]
-fn underlay_change_while_the_routes_thread_is_down_is_noticed() {
+fn underlay_change_during_a_restart_is_noticed() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();

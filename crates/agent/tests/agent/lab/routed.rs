@@ -15,7 +15,8 @@ use testkit::{Node, Wire, in_netns, wait_for};
 use super::tunnels::SWALLOW;
 use super::{Agent, Store, TIMEOUT, etcd};
 
-fn store(pools: &str, encapsulation: &str) -> Store {
+/// Flags of agents that share a file and assign addresses of a pool.
+pub fn store(pools: &str, encapsulation: &str) -> Store {
     let flags = ["--store-file", Store::FILE, "--pods", "routed", "--pool-cidr", pools];
     Store(super::words(&[&flags[..], &["--pool-encapsulation", encapsulation]].concat()))
 }
@@ -41,7 +42,7 @@ fn try_assign(node: &Node, container: &str, ipv6: bool) -> Result<Vec<IpAddr>, E
 }
 
 #[track_caller]
-fn assign(node: &Node, container: &str, ipv6: bool) -> Vec<IpAddr> {
+pub fn assign(node: &Node, container: &str, ipv6: bool) -> Vec<IpAddr> {
     try_assign(node, container, ipv6).unwrap()
 }
 
