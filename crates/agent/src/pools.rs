@@ -32,7 +32,7 @@ use ipam::node::{
 };
 use ipnet::{Ipv4Net, Ipv6Net};
 use kernel::IfIndex;
-use overlay::Addresses;
+use overlay::{Addresses, plan};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -435,6 +435,13 @@ impl PoolsController {
                 Ok(own) => {
                     self.hub.clear_problem(ConditionKind::Underlay);
                     self.interface = Some(own.underlay.index);
+                    let plan::Underlay { name, mtu, addresses, .. } = &own.underlay;
+                    let addresses: Vec<String> =
+                        addresses.iter().map(|one| one.to_string()).collect();
+                    tracing::info!(
+                        interface = %name, addresses = addresses.join(" "), mtu,
+                        "underlay selected"
+                    );
                     return own;
                 }
                 Err(reason) => self.hub.set_problem(ConditionKind::Underlay, reason),
