@@ -290,7 +290,7 @@ impl Cleaner<'_> {
         self.report_blackholes(&nl, saved)
     }
 
-    /// Removes the agent's files. Those that identify a lease stay if the lease was not released, for the next try.
+    /// Removes the agent's files. If the lease was not released, the files that identify it stay for the next cleanup.
     fn remove_files(&mut self, saved: &SavedLease, is_released: bool) {
         let subnet_env = &self.settings.files.subnet_env;
         if saved.env.is_some() {

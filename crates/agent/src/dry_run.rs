@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent would do, without a change.
+//! Lists the changes that an agent would make, without making them.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -47,7 +47,7 @@ pub(crate) enum Job {
 /// Subnets of peers whose command has failed, with its output.
 pub(crate) type Failures = BTreeMap<IpNet, String>;
 
-/// What the commands have done so far.
+/// Results of the commands so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     /// The last network whose command after the start has ended.

@@ -44,7 +44,7 @@ const RENEWAL_RETRY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub conf: NetConf,
-    /// As it was written. It may contain a pre-shared key.
+    /// The configuration as stored. It may contain a pre-shared key.
     pub conf_text: Secret,
     pub underlay: plan::Underlay,
     /// Name of this node's own lease.
@@ -179,7 +179,7 @@ impl Membership {
                 events.insert(0, Event::StoreAnswered);
                 events
             }
-            // The watch continues where it was, after a delay of its own.
+            // The watch itself waits, and then continues at its last revision.
             Err(error) => {
                 self.joiner.hub.set_problem(ConditionKind::Store, ErrorChain(&error).to_string());
                 Vec::new()

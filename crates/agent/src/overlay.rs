@@ -162,7 +162,7 @@ impl Overlay {
         }
     }
 
-    /// Has the routes dataplane change something. Jobs for the extension controller are sent on its thread, so that
+    /// Lets the routes dataplane make a change. Jobs for the extension controller are sent on its thread, so that
     /// they are not lost if this controller is restarted while it waits: the dataplane would not ask for them again.
     async fn change(
         &self,

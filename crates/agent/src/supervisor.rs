@@ -192,7 +192,7 @@ pub(crate) struct Supervisor {
     timing: Timing,
     hub: StatusHub,
     faults: Option<Faults>,
-    /// What a fault can be injected into, by name. Empty without an injector.
+    /// Controllers and threads that take faults, by name. Empty without an injector.
     targets: RefCell<HashMap<&'static str, Target>>,
 }
 
@@ -200,7 +200,7 @@ impl Supervisor {
     pub(crate) fn new(hub: &StatusHub, timing: Timing, faults: Option<Faults>) -> Supervisor {
         let (tasks, targets) = (LocalSet::new(), RefCell::default());
         let shown = hub.clone();
-        // Of the thread that all controllers share. It also beats while the store opens.
+        // The heartbeat of the thread that all controllers share. It also beats while the store opens.
         tasks.spawn_local(async move {
             let mut beats = interval(HEARTBEAT_INTERVAL);
             loop {
@@ -325,7 +325,7 @@ async fn next_fault(injected: &mut Option<UnboundedReceiver<Fault>>) -> Fault {
     }
 }
 
-/// Turns a panic into an exit. What the controller has captured must be usable after a panic.
+/// Turns a panic into an exit. Values that the controller has captured must be usable after a panic.
 async fn catching_panics(work: impl Future<Output = Result<(), Failure>>) -> Exit {
     let mut work = pin!(work);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {

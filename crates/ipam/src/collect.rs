@@ -24,9 +24,9 @@ pub enum Collected {
     EndCooldowns { block: IpNet },
     /// Everything of a node that does not exist any more in one block, if the block has not changed.
     Departed { node: String, block: IpNet, revision: Revision },
-    /// Affinity of a node that does not exist any more, if it has not changed.
+    /// Affinity of a node that does not exist any more. It is removed only at this revision.
     DepartedAffinity { node: String, block: IpNet, revision: Revision },
-    /// A handle that no allocation has, if it has not changed.
+    /// A handle without allocations. It is removed only at this revision.
     Handle { id: String, revision: Revision },
 }
 

@@ -253,7 +253,7 @@ impl Node {
         }
     }
 
-    /// Applies what changes of blocks mean for requests and assignments.
+    /// Updates requests and assignments after changes of blocks.
     fn apply(&mut self, effects: Vec<Effect>, actions: &mut Actions) {
         for effect in effects {
             match effect {

@@ -131,7 +131,7 @@ fn take_lock(run_dir: &Path) -> Result<File, Error> {
     }
 }
 
-/// Opens the lock file. Only root may open it, because anybody who can open it can lock it.
+/// Opens the lock file. Only root may open it, because every process that can open it can lock it.
 fn lock_file(path: &Path) -> io::Result<File> {
     fsutil::create(path, 0o600)
 }

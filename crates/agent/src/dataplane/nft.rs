@@ -207,7 +207,8 @@ impl Rules {
                 result => return result.map(|()| changes),
             }
         }
-        // Another program changes its tables all the time. It rarely changes the agent's rules.
+        // Another program changes the ruleset all the time, so the generation is not checked any more. It rarely changes
+        // the agent's own rules.
         let Plan { batch, changes } = plan()?;
         self.nft.commit(&batch).map(|()| changes)
     }

@@ -21,7 +21,7 @@ pub trait Plane: 'static {
     /// Name of the thread.
     const NAME: &'static str;
 
-    /// What commands work on.
+    /// The state that commands read and change.
     type State;
 
     fn state(&mut self) -> &mut Self::State;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The interface of a place that holds leases, and its types.
+//! The interface to the leases in a store or in Kubernetes, and its types.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this node publishes about itself in its lease.
+//! The attributes of this node's lease: addresses, MAC addresses and keys for other nodes.
 
 use kernel::Family;
 use kernel::wireguard::{PrivateKey, PublicKey};
@@ -58,7 +58,7 @@ pub(super) fn public_addresses(own: &OwnNode, underlay: &Underlay) -> Addresses 
     Addresses { v4: set.v4.or(underlay.public_v4), v6: set.v6.or(underlay.public_v6) }
 }
 
-/// What the attributes follow from, apart from the configuration.
+/// Facts from which the attributes are computed together with the configuration.
 pub(super) struct Source<'a> {
     pub own: &'a OwnNode,
     /// Identifies the node; it does not change with its addresses.

@@ -23,7 +23,7 @@ const REPLACE: &str = "podwire agent --net-config … --replace-net-config";
 /// A configuration that this node can use, and what follows from it here.
 #[derive(Debug)]
 pub(crate) struct Evaluated {
-    /// As it was written. It may contain a pre-shared key.
+    /// The configuration as stored. It may contain a pre-shared key.
     pub text: Secret,
     pub conf: NetConf,
     /// The ranges from which nodes choose their subnets; empty if subnets are assigned to them.

@@ -36,7 +36,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// with each restart, because many changes may come while the store answers.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What this node knows about itself across several joins.
+/// State of this node that is kept when it joins again.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// The lease of the current or of the last membership.
@@ -77,7 +77,7 @@ pub(crate) struct Prepared {
     saved: SavedState,
 }
 
-/// What joining would do.
+/// The effects that joining would have.
 #[derive(Debug)]
 pub(crate) struct JoinPreview {
     /// The configuration would be stored.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What earlier runs left on the node's disk. A node with another address after a boot is unknown to the
+//! State that earlier runs have saved on the node's disk. A node with another address after a boot is unknown to the
 //! store; the saved lease proves that it is the same node.
 
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ impl SavedState {
         }
     }
 
-    /// [`read`](Self::read) on another thread.
+    /// Like [`read`](Self::read), but on another thread.
     pub(super) async fn read_in_background(settings: &Arc<Settings>) -> SavedState {
         let settings = Arc::clone(settings);
         in_background(move || Self::read(&settings)).await.unwrap_or_default()

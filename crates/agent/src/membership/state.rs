@@ -10,18 +10,18 @@ use text::ErrorChain;
 use crate::lease::{self, AcquireError, Renewal};
 use crate::status::ConditionKind;
 
-/// What a node needs to join, in the order in which it is looked up.
+/// Conditions for joining a network, in the order in which they are checked.
 const PREREQUISITES: [ConditionKind; 4] =
     [ConditionKind::Store, ConditionKind::Config, ConditionKind::Underlay, ConditionKind::Lease];
 
 /// Maximum delay before the next attempt to join, if no event comes first.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// The same if there is no interface to other nodes, because new routes cause no event.
+/// Maximum delay if there is no interface to other nodes, because new routes cause no event.
 const ROUTE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The same if the store is unreachable, because no event tells when it is back.
+/// Maximum delay if the store is unreachable, because no event reports that it answers again.
 const STORE_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where this node stands.
+/// Whether this node is a member of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// The node looks up configuration, underlay and lease.
@@ -84,14 +84,14 @@ impl From<AcquireError> for JoinError {
     }
 }
 
-/// What happened.
+/// An event that may change the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     Joined {
         from_cache: bool,
     },
     JoinFailed(JoinError),
-    /// A change came, or the wait is over.
+    /// A wait ended, after a change or by its timeout.
     WaitOver,
     /// The store answers after an outage.
     StoreAnswered,
@@ -116,7 +116,7 @@ pub(crate) enum OwnLease {
     Changed,
 }
 
-/// What the controller has to do.
+/// An action that the controller has to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Join, at least the minimum interval after the last attempt.

@@ -251,7 +251,7 @@ fn listen() -> Option<AsyncFd<Events>> {
         .ok()
 }
 
-/// Waits for an event that may change the result of [`settle`]. While pods prevent a change, any link may be one of theirs.
+/// Waits for an event that may change the result of [`settle`]. While pods prevent a change, every link may belong to one of them.
 async fn relevant(events: &mut Option<AsyncFd<Events>>, is_stale: bool) {
     let Some(socket) = events else { return std::future::pending().await };
     loop {

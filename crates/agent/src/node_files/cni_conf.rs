@@ -132,7 +132,7 @@ impl CniConf {
     }
 }
 
-/// What has become of the file.
+/// State of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The node is ready, so the file is written and restored. Also the state at the start.
@@ -143,7 +143,7 @@ enum State {
     Withdrawn,
 }
 
-/// What the controller has to do before it waits for the next event.
+/// Action of the controller before it waits for the next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// Write the file, and check it again after this time at the latest.

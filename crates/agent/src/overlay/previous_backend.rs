@@ -80,8 +80,8 @@ impl Backends {
         published.filter_map(Published::backend).any(|one| matches!(one, Backend::Wireguard(_)))
     }
 
-    /// Notes the backend of a membership. The one before it becomes the previous one if leases tell
-    /// the two apart.
+    /// Sets the current backend. The earlier one becomes the previous backend if leases differ
+    /// between the two.
     fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
         let before = self.current.replace(Published::new(config, lease));
         let candidates = [before, self.previous.take()].into_iter().flatten();
@@ -118,7 +118,7 @@ impl Backends {
 #[derive(Debug)]
 pub(super) struct SavedBackends {
     backends: Backends,
-    /// The file differs. It also does after the controller failed between the change and the write.
+    /// The file differs from the state, also after the controller failed between a change and its write.
     is_write_due: bool,
 }
 
@@ -224,7 +224,7 @@ mod tests {
         // The same configuration again changes nothing.
         backends.set(&host_gw.0, &host_gw.1.backend, &plain);
         assert_eq!(previous(&backends, &host_gw.1, &plain), expected);
-        // Another subnet or network is not reached through the old backend.
+        // The previous backend does not serve another subnet or network.
         let moved = lease("10.5.2.0-24", r#""BackendType":"host-gw""#);
         assert_eq!(previous(&backends, &host_gw.1, &moved), None);
         let other = conf("10.6.0.0/16", r#"{"Type": "host-gw"}"#);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When the other controllers are told of a network, and with which MTU. Pure.
+//! Decides when a network is published to the other controllers, and with which MTU. Pure.
 
-/// How far a network that the node has joined has got.
+/// Progress of a network that the node has joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Publication {
     /// The kernel is being programmed. `pod_mtu` is known after the first outcome.
@@ -36,7 +36,7 @@ impl Publication {
         }
     }
 
-    /// Returns the next state, and whether the other controllers have to be told.
+    /// Returns the next state, and whether the network is to be published.
     pub(super) fn step(self, event: Event) -> (Publication, bool) {
         use Publication::{Programming, Published, Starting};
         match (self, event) {
@@ -63,7 +63,7 @@ mod tests {
 
     const MTU: Option<u32> = Some(1450);
 
-    /// Checks after which events the other controllers are told, and the MTU at the end.
+    /// Checks after which events the network is published, and the MTU at the end.
     fn check(events: &[(Event, bool)], mtu: Option<u32>) {
         let mut publication = Publication::new();
         for (event, expected) in events {

@@ -23,7 +23,7 @@ pub(super) struct Catalog {
     malformed: BTreeMap<Key, String>,
 }
 
-/// What a change of an object affects.
+/// Effect of a change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Affected {
     /// Neither pools nor nodes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the pools controller knows and decides: connects the state machine of addresses with the catalog, the
+//! State and decisions of the pools controller: connects the state machine of addresses with the catalog, the
 //! routes of blocks and the tunnels of this node. Without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -419,7 +419,7 @@ impl Core {
         }
     }
 
-    /// Returns this node's object as it should be. What others wrote into it stays.
+    /// Returns this node's object as it should be. Fields of other programs stay.
     fn desired_node(&self) -> NodeResource {
         let present = self.catalog.node(&self.name).map(|(_, node)| node.clone());
         let present = present

@@ -13,7 +13,7 @@ use ipam::calico::Key;
 /// The future of an asynchronous trait method.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A place that holds the objects of a network.
+/// A store with the objects of a network.
 pub(crate) trait ObjectStore: fmt::Debug + Send + Sync {
     /// Lists all objects except handles, and the revision from which a watch misses nothing.
     fn list(&self) -> BoxFuture<'_, Result<Listed, String>>;

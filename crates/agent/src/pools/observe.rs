@@ -9,7 +9,7 @@ use ipam::node::{JournalEntry, Node};
 use kernel::Netlink;
 use kernel::route::{self, RouteFilter, TABLE_MAIN};
 
-/// What runs on this node.
+/// Pods and addresses that exist on this node.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Handles whose network namespace exists.

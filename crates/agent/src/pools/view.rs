@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the commands `pool` and `ipam` show. Pure.
+//! The data for the commands `pool` and `ipam`. Pure.
 
 use agent_client::pools::{AssignedView, BlockView, BorrowedView, PoolView, View};
 use ipam::node::Node;

@@ -60,7 +60,7 @@ pub struct NetworkSettings {
     pub leak_grace: Duration,
 }
 
-/// Where pods get their addresses from.
+/// Source of the addresses of pods.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pods {
     /// Each node has a subnet for the pods on its bridge.

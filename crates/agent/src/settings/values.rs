@@ -9,7 +9,7 @@ use std::str::FromStr;
 use super::Error;
 use super::table::{Kind, Spec};
 
-/// The value of one option, and where it was given.
+/// The value of one option and its source.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct RawValue {
     /// For errors, such as `flag --iface`.

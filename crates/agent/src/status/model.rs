@@ -225,7 +225,7 @@ impl RouteMode {
     }
 }
 
-/// What the path check found about the path to a peer. Empty if the path is not checked.
+/// Results of the path check for a peer. Empty if the path is not checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathStatus {

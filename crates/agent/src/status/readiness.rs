@@ -46,7 +46,7 @@ pub struct Readiness {
     pub reasons: Vec<String>,
     /// Problems that do not affect readiness.
     pub warnings: Vec<String>,
-    /// When a ready node stops being ready if nothing is reported: the remaining time of the lease.
+    /// Remaining time of the lease, after which a ready node is no longer ready unless the lease is renewed.
     pub holds_for: Option<Duration>,
     /// Whether the CNI configuration stays in place: the node is ready, or old pods on the bridge are the only problem.
     /// A container runtime cannot delete these pods without the configuration.
@@ -64,7 +64,7 @@ pub struct Health {
 pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
     let (mut reasons, mut warnings) = (membership_problems(state, now), Vec::new());
     for (kind, problem) in state.conditions.iter() {
-        // Until the node has joined, every problem may be the one that prevents it.
+        // Until the node has joined, every problem may be the reason why it does not.
         let is_reason = NEEDED_BY_PODS.contains(&kind) || state.network.is_none();
         let texts = if is_reason { &mut reasons } else { &mut warnings };
         texts.push(condition_line(kind, &problem.text));

@@ -434,7 +434,7 @@ impl BlockWork {
         }
     }
 
-    /// Puts this node's changes on top of a state of the block. Returns `None` if there are none.
+    /// Applies this node's changes to a state of the block. Returns `None` if there are no changes.
     fn image(
         &mut self,
         mut block: Block,

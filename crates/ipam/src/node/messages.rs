@@ -116,7 +116,7 @@ pub enum Event {
         id: OpId,
         outcome: Outcome,
     },
-    /// Files are written or removed. The error says why not.
+    /// Files were written or removed, or could not be.
     JournalDone {
         id: OpId,
         result: Result<(), String>,

@@ -190,8 +190,8 @@ impl Network {
         self.replan();
     }
 
-    /// Takes over the leases by which `before` served peers that this network cannot serve by their
-    /// current ones.
+    /// Takes over the leases by which `before` served peers, if this network cannot serve the peers by
+    /// their current leases.
     pub fn inherit_served_leases(&mut self, before: &Network) {
         let earlier = self.peers.iter().filter_map(|(name, (_, lease))| {
             let served = self.earlier_lease(before.served_lease(name)?, lease)?;

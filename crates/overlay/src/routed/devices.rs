@@ -48,8 +48,8 @@ pub(super) fn vxlan_name(family: Family) -> IfName {
     name.parse().expect("a valid interface name")
 }
 
-/// Calico uses the device `tunl0`, which the kernel's module makes and nobody can remove. A device of
-/// our own exchanges packets with it all the same.
+/// Returns the name of the IPIP device. Calico uses `tunl0`, which the kernel module creates and which cannot be
+/// removed. A device with another name exchanges packets with it.
 pub(super) fn ipip_name() -> IfName {
     "ipip.podwire".parse().expect("a valid interface name")
 }

@@ -95,7 +95,7 @@ pub fn mac_of(address: IpAddr) -> MacAddr {
             let [a, b, c, d] = v4.octets();
             MacAddr([0x0a, 0x58, a, b, c, d])
         }
-        // Networks that share a bridge may differ in any bits, so all of the address must count.
+        // Networks that share a bridge may differ in any bits, so the MAC address depends on the whole address.
         IpAddr::V6(v6) => {
             let [a, b, c, d, e, ..] = digest_of(v6.octets()).to_be_bytes();
             MacAddr([0x0e, a, b, c, d, e])

@@ -18,11 +18,11 @@ use crate::settings::Masquerade;
 /// clears the bit, so packets with the bit must not be masqueraded before.
 const KUBE_PROXY_MARK: u32 = 0x4000;
 
-/// Multicast and broadcast. An answer comes from another address than the one that was asked, so
-/// connection tracking would not translate it back.
+/// Multicast and broadcast. They are not masqueraded: the answer has another source address than the request had
+/// as destination, so connection tracking would not translate it back.
 const MULTICAST_AND_BROADCAST: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
 
-/// What the rules are computed from.
+/// Input of the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesConf {
     /// The pod network, one prefix per family.
@@ -30,7 +30,7 @@ pub struct RulesConf {
     /// The subnets of this node.
     pub subnets: Vec<IpNet>,
     /// Routed pods: the pools whose packets are masqueraded when they leave all pools. Packets from
-    /// outside are never masqueraded, because every node knows the way to each pod.
+    /// outside are never masqueraded, because every node has a route to each pod.
     pub sources: Option<Vec<IpNet>>,
     /// `None` if packets are not masqueraded.
     pub masquerade: Option<Masquerade>,

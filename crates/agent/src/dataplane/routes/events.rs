@@ -27,7 +27,7 @@ use super::nexthop_ids::NexthopIds;
 use super::observe::is_unicast;
 use super::target::Target;
 
-/// What has to be done after events.
+/// Consequences of events for the dataplane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventImpact {
     /// An object may differ from the desired state.

@@ -68,7 +68,7 @@ fn packet_is_forwarded_by_source_and_group() {
     for group in ["239.1.2.3", "224.0.1.1", "232.1.1.1", "224.0.0.1", "224.0.0.251", "224.0.0.252"]
     {
         check("10.244.1.2", group, true);
-        // Not a pod of this node; no address yet.
+        // A pod of another node, and a pod without an address.
         check("10.244.2.2", group, false);
         check("0.0.0.0", group, false);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Masquerading rules, made with iptables or nft.
+//! Masquerading rules of the Go plugins, made with iptables or nft.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

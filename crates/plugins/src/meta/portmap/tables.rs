@@ -94,7 +94,7 @@ pub(super) const ALL: [u8; 4] = 0_u32.to_ne_bytes();
 /// The value for a port that is mapped for one address or with conditions.
 pub(super) const PART: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Guards against a mapping for one address and a mapping for all addresses of the same port, which
+/// Prevents a mapping for one address and a mapping for all addresses of the same port, which
 /// are in different maps.
 pub(super) static HELD4: Map = Map {
     number: 15,
