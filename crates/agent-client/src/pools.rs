@@ -14,6 +14,9 @@ pub const CHANGE: &str = "/pools/change";
 /// `POST`: a [`ReleaseAddress`], answered by an [`ipam::ReleaseResponse`](crate::ipam::ReleaseResponse).
 pub const RELEASE_ADDRESS: &str = "/pools/release";
 
+/// `POST`: a [`CheckRequest`], answered by a [`CheckReport`].
+pub const CHECK: &str = "/pools/check";
+
 /// All pools and blocks, as the node knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -54,6 +57,12 @@ pub struct PoolView {
     pub used: u64,
     /// Number of blocks that nodes have.
     pub blocks: u64,
+    /// Selector of nodes; empty for all.
+    pub node_selector: String,
+    /// Selector of namespaces; empty for all.
+    pub namespace_selector: String,
+    /// Whether only requests that name the pool get an address.
+    pub manual: bool,
 }
 
 /// A block.
@@ -72,6 +81,10 @@ pub struct BlockView {
     pub reserved: u64,
     /// Released addresses in their cool-down.
     pub cooling: u64,
+    /// The part of `used` that other nodes have.
+    pub borrowed: u64,
+    /// Addresses that can be assigned.
+    pub free: u64,
 }
 
 /// An address that a node has from a block of another node.
@@ -138,11 +151,64 @@ pub struct NewPool {
     pub nat_outgoing: bool,
     /// Selector of nodes; empty for all.
     pub node_selector: String,
+    /// Selector of namespaces; empty for all.
+    pub namespace_selector: String,
+    /// Whether only requests that name the pool get an address.
+    pub manual: bool,
 }
 
-/// Releases one address of the answering node.
+/// Releases one address of the answering node, or of a node that does not exist any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseAddress {
     /// The address.
     pub address: IpAddr,
+    /// Also if its pod exists.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Compares what is assigned with what runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckRequest {
+    /// Repair what can be repaired safely.
+    pub fix: bool,
+}
+
+/// Result of a check: the numbers of compared objects, and the findings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckReport {
+    /// Name of the node that answers.
+    pub node: String,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of blocks of all nodes.
+    pub blocks: u64,
+    /// Number of addresses of pods and tunnels of all nodes.
+    pub addresses: u64,
+    /// Number of addresses that this node has assigned.
+    pub assigned: u64,
+    /// Number of handles; `None` if the store does not list them.
+    pub handles: Option<u64>,
+    /// Ordered by problem.
+    pub findings: Vec<FindingView>,
+}
+
+/// Something that is wrong, or was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FindingView {
+    /// One of `leaked`, `missing`, `conflict`, `stale`, `outside` and `invalid`.
+    pub problem: String,
+    /// Address, block or object.
+    pub object: String,
+    /// Description of the problem.
+    pub reason: String,
+    /// Effect of the repair, or the task of the administrator.
+    pub repair: String,
+    /// Whether `fix` repairs it.
+    pub automatic: bool,
+    /// Whether it was repaired.
+    pub repaired: bool,
 }

@@ -8,12 +8,15 @@ pub(crate) mod api;
 mod block_routes;
 mod catalog;
 pub(crate) mod change;
+mod check;
 mod collection;
+mod commands;
 mod core;
 mod journal;
 mod keyvalue;
 mod objects;
 mod observe;
+mod release;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -23,7 +26,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use agent_client::pools::{Change, View};
+use agent_client::pools::{Change, CheckReport, View};
 use ipam::Timestamp;
 use ipam::calico::{Key, Object};
 use ipam::collect::Collected;
@@ -38,7 +41,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
+use self::check::{Check, Look, Next};
 use self::collection::Collection;
+use self::commands::ToRelease;
 use self::core::{Core, Effect, OwnAddresses};
 pub(crate) use self::core::{RoutedMessage, RoutedSnapshot};
 use self::journal::Journal;
@@ -87,10 +92,15 @@ pub(crate) enum Request {
         change: Change,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Releases an address of this node, whatever has it.
+    /// Releases an address, or says why not.
     ReleaseAddress {
         address: IpAddr,
-        reply: oneshot::Sender<Reply>,
+        force: bool,
+        reply: oneshot::Sender<Result<Reply, String>>,
+    },
+    Check {
+        fix: bool,
+        reply: oneshot::Sender<Result<CheckReport, String>>,
     },
 }
 
@@ -119,6 +129,11 @@ enum Finished {
     Published(Object, Outcome),
     Observed(kernel::Result<Observed>, Result<Option<HandleListing>, String>),
     Changed(oneshot::Sender<Result<(), String>>, Outcome),
+    /// For the release of an address.
+    Users(ToRelease, kernel::Result<Observed>),
+    Looked(Check, Result<Look, String>),
+    /// A reply was passed on.
+    Answered,
 }
 
 /// One run of the controller, once the store has answered.
@@ -188,6 +203,7 @@ impl PoolsController {
             let mut watch = self.objects.watch(&listed);
             let (core, effects) = Core::start(&self.name, own.clone(), entries, listed, now());
             tracing::info!(node = self.name, "address pools ready");
+            let collection = Collection::new(self.settings.network.leak_grace, core.node_names());
             let mut run = Run {
                 core,
                 work: JoinSet::new(),
@@ -195,7 +211,7 @@ impl PoolsController {
                 journal: JournalQueue::default(),
                 last_ticket: 0,
                 waiting: Vec::new(),
-                collection: Collection::new(self.settings.network.leak_grace),
+                collection,
             };
             self.perform(&mut run, effects);
             self.follow(&mut run, &own, &mut *watch, heartbeat).await?;
@@ -217,6 +233,7 @@ impl PoolsController {
                 events = watch.next() => match events {
                     Ok(ObjectEvents::Changed(changes)) => {
                         self.hub.clear_problem(ConditionKind::Store);
+                        run.collection.changed(&changes);
                         run.core.changed(now(), changes)
                     }
                     Ok(ObjectEvents::Lost) => return Ok(()),
@@ -252,6 +269,16 @@ impl PoolsController {
                         });
                         continue;
                     }
+                    Ok(Finished::Users(wanted, observed)) => run.release(wanted, observed),
+                    Ok(Finished::Looked(check, look)) => match check.next(&run.core, look) {
+                        Next::Done => continue,
+                        Next::Look(check, repairs) => {
+                            let effects = run.repair(repairs);
+                            run.look(&self.objects, &self.journal, check);
+                            effects
+                        }
+                    },
+                    Ok(Finished::Answered) => continue,
                     Err(error) => return Err(error.to_string()),
                 },
                 request = self.requests.recv() => match request {
@@ -296,20 +323,13 @@ impl PoolsController {
                 }
                 Vec::new()
             }
-            Request::ReleaseAddress { address, reply } => {
-                let mut assigned = run.core.node().assignments();
-                match assigned.find(|entry| entry.address == address) {
-                    Some(entry) => {
-                        let handle = entry.attachment.handle.clone();
-                        let interface = Some(entry.attachment.interface.clone());
-                        drop(assigned);
-                        run.call(Call::Release { handle, interface }, reply)
-                    }
-                    None => {
-                        let _ = reply.send(Reply::Released(Vec::new()));
-                        Vec::new()
-                    }
-                }
+            Request::ReleaseAddress { address, force, reply } => {
+                run.look_for_users(ToRelease { address, force, reply });
+                Vec::new()
+            }
+            Request::Check { fix, reply } => {
+                run.look(&self.objects, &self.journal, Check::new(fix, reply));
+                Vec::new()
             }
             Request::Call { call, reply } => run.call(call, reply),
         }

@@ -5,11 +5,13 @@
 //! and locks them; it passes in the last address and which addresses are taken.
 //!
 //! The modules have Calico's pools and blocks: [`pools`] chooses pools for a request, [`mod@block`] assigns and releases
-//! addresses of one block, and [`calico`] reads and writes the stored objects.
+//! addresses of one block, and [`calico`] reads and writes the stored objects. [`node`] is the state machine of a node,
+//! [`collect`] finds what is no longer used, and [`check`] what is wrong.
 
 pub mod block;
 pub mod calico;
 mod candidates;
+pub mod check;
 mod cidr;
 pub mod collect;
 mod error;

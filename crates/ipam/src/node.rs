@@ -118,6 +118,7 @@ impl Node {
                 self.start.has_list = true;
                 let effects = self.objects.listed(at, objects, now, &mut actions);
                 self.apply(effects, &mut actions);
+                self.forget_released();
             }
             Event::Changed(stored) => {
                 let effects = self.objects.changed(stored, now, &mut actions);
@@ -250,6 +251,24 @@ impl Node {
             let handle = entry.attachment.handle.clone();
             self.table.insert(entry);
             self.objects.handles.set(&handle, self.table.counts(&handle));
+        }
+    }
+
+    /// Plans to delete the handles of addresses that were released while the node did not run. The next writes of
+    /// their blocks release the addresses.
+    fn forget_released(&mut self) {
+        let allocations = self.objects.blocks.stored().flat_map(Block::allocations);
+        let attributes = allocations.map(|(_, allocation)| &allocation.attribute);
+        let own = attributes.filter(|attribute| self.wrote(attribute));
+        let handles = own.filter(|attribute| attribute.reserved_by().is_none());
+        let handles: BTreeSet<_> = handles
+            .filter_map(|attribute| attribute.handle())
+            .filter(|handle| self.table.of(handle, None).next().is_none())
+            .filter(|handle| self.requests.of(handle, None).is_empty())
+            .map(str::to_owned)
+            .collect();
+        for handle in handles {
+            self.objects.handles.set(&handle, BTreeMap::new());
         }
     }
 
@@ -635,7 +654,11 @@ impl Node {
                     let is_this = node == self.objects.node;
                     let work = self.objects.blocks.change(block);
                     if !is_this && work.known.revision() == Some(revision) {
+                        let handles = work.handles_of(&node);
                         work.plan_departed(node, revision);
+                        for handle in handles {
+                            self.objects.handles.set(&handle, self.table.counts(&handle));
+                        }
                     }
                 }
                 Collected::DepartedAffinity { node, block, revision } => {

@@ -95,7 +95,7 @@ pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pod(command) => return pod::run(command, cli.output),
         Command::Status(args) => return status::run(args, cli.output),
         Command::Peers(args) => peers::run(args, cli.output)?,
-        Command::Ipam(command) => ipam::run(command, cli.output)?,
+        Command::Ipam(command) => return ipam::run(command, cli.output),
         Command::Pool(command) => pool::run(command, cli.output)?,
         Command::Demo(args) => demo::run(*args, cli.output)?,
         Command::Install(args) => install::run(args)?,

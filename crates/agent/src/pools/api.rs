@@ -24,6 +24,9 @@ const STORE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time after that for the controller to answer, in case it is being restarted.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
 
+/// Time for a check, which lists the whole store several times.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(110);
+
 /// Error codes of the CNI specification.
 const INVALID: u32 = 7;
 const TRY_AGAIN: u32 = 11;
@@ -53,6 +56,7 @@ impl PoolsApi {
             wire::GC => self.gc(body).await,
             pools::CHANGE => self.change(body).await,
             pools::RELEASE_ADDRESS => self.release_address(body).await,
+            pools::CHECK => self.check(body).await,
             _ => return None,
         })
     }
@@ -133,13 +137,20 @@ impl PoolsApi {
     async fn change(&self, body: &[u8]) -> Answer {
         let change = parse(body)?;
         let changed = self.ask(|reply| Request::Change { change, reply }).await?;
-        let refused = |msg| wire::Failure { code: FAILED, msg, details: String::new() };
         changed.map(|()| "{}".to_owned()).map_err(refused)
     }
 
     async fn release_address(&self, body: &[u8]) -> Answer {
-        let pools::ReleaseAddress { address } = parse(body)?;
-        released(self.ask(|reply| Request::ReleaseAddress { address, reply }).await?)
+        let pools::ReleaseAddress { address, force } = parse(body)?;
+        let request = |reply| Request::ReleaseAddress { address, force, reply };
+        released(self.ask(request).await?.map_err(refused)?)
+    }
+
+    async fn check(&self, body: &[u8]) -> Answer {
+        let pools::CheckRequest { fix } = parse(body)?;
+        let request = |reply| Request::Check { fix, reply };
+        let report = self.ask_within(CHECK_TIMEOUT, request).await?;
+        print(&report.map_err(refused)?)
     }
 
     async fn call(&self, call: Call) -> Result<Reply, wire::Failure> {
@@ -154,6 +165,14 @@ impl PoolsApi {
         &self,
         request: impl FnOnce(oneshot::Sender<T>) -> Request,
     ) -> Result<T, wire::Failure> {
+        self.ask_within(ANSWER_TIMEOUT, request).await
+    }
+
+    async fn ask_within<T>(
+        &self,
+        limit: Duration,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> Result<T, wire::Failure> {
         let (reply, answered) = oneshot::channel();
         let not_ready = || wire::Failure {
             code: TRY_AGAIN,
@@ -161,7 +180,7 @@ impl PoolsApi {
             details: "run `podwire status` for the reason".to_owned(),
         };
         self.requests.send(request(reply)).map_err(|_| not_ready())?;
-        match timeout(ANSWER_TIMEOUT, answered).await {
+        match timeout(limit, answered).await {
             Ok(Ok(reply)) => Ok(reply),
             // The controller was restarted, or waits for the store.
             Ok(Err(_)) | Err(_) => Err(not_ready()),
@@ -180,6 +199,10 @@ fn released(reply: Reply) -> Answer {
 fn failure(error: &AssignError) -> wire::Failure {
     let code = if error.is_temporary() { TRY_AGAIN } else { FAILED };
     wire::Failure { code, msg: error.to_string(), details: String::new() }
+}
+
+fn refused(msg: String) -> wire::Failure {
+    wire::Failure { code: FAILED, msg, details: String::new() }
 }
 
 fn unexpected(reply: &Reply) -> wire::Failure {

@@ -4,7 +4,7 @@
 use agent_client::pools::{Change, NewPool};
 use ipam::calico::{Key, Object};
 use ipam::node::Verb;
-use ipam::pool::{Mode, Pool, PoolConf};
+use ipam::pool::{Assignment, Mode, Pool, PoolConf};
 use ipam::pools::Pools;
 use ipnet::IpNet;
 
@@ -39,7 +39,7 @@ fn unknown(name: &str) -> String {
 }
 
 fn create(core: &Core, new: NewPool) -> Result<(Key, Verb), String> {
-    let NewPool { name, cidr, block_size, encapsulation, nat_outgoing, node_selector } = new;
+    let NewPool { name, cidr, block_size, encapsulation, nat_outgoing, .. } = new;
     if core.pool(&name).is_some() {
         return Err(format!("pool {name} exists already"));
     }
@@ -52,7 +52,9 @@ fn create(core: &Core, new: NewPool) -> Result<(Key, Verb), String> {
         ipip,
         vxlan,
         nat_outgoing,
-        node_selector,
+        node_selector: new.node_selector,
+        namespace_selector: new.namespace_selector,
+        assignment: if new.manual { Assignment::Manual } else { Assignment::Automatic },
         ..PoolConf::new(&name, cidr)
     };
     Pool::new(pool.clone()).map_err(|error| error.to_string())?;

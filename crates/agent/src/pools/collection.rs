@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam::Timestamp;
 use ipam::calico::Key;
 use ipam::collect::{Collected, Collector, Observation};
-use ipam::node::{Event, Outcome, Verb};
+use ipam::node::{Content, Event, Outcome, Stored, Verb};
 use tokio::task::spawn_blocking;
 
 use super::core::Effect;
@@ -42,7 +42,7 @@ pub(super) struct Collection {
 }
 
 impl Collection {
-    pub(super) fn new(grace: Duration) -> Self {
+    pub(super) fn new(grace: Duration, nodes: BTreeSet<String>) -> Self {
         let interval = (grace / 2).clamp(MIN_INTERVAL, MAX_INTERVAL);
         Self {
             collector: Collector::new(grace),
@@ -50,8 +50,22 @@ impl Collection {
             handle_interval: grace.clamp(HANDLE_INTERVALS.0, HANDLE_INTERVALS.1),
             last_handles: now(),
             next: Some(now() + interval),
-            nodes: BTreeSet::new(),
+            nodes,
         }
+    }
+
+    /// Looks soon if a node has left the network.
+    pub(super) fn changed(&mut self, changes: &[Stored]) {
+        let is_departure = |changed: &Stored| {
+            matches!((&changed.key, &changed.content), (Key::Node(_), Content::Deleted))
+        };
+        if changes.iter().any(is_departure) {
+            self.look_soon();
+        }
+    }
+
+    fn look_soon(&mut self) {
+        self.next = self.next.map(|next| next.min(now() + MIN_INTERVAL));
     }
 
     /// Returns whether a node should look for unused handles now.
@@ -106,6 +120,9 @@ impl Run {
         });
         let nodes = self.core.node_names();
         let before = std::mem::replace(&mut self.collection.nodes, nodes.clone());
+        if !nodes.is_superset(&before) {
+            self.collection.look_soon();
+        }
         let nodes = nodes.union(&before).cloned().collect();
         let observation = Observation {
             at: now(),
@@ -118,6 +135,8 @@ impl Run {
         let (departed, collected): (Vec<_>, _) =
             collected.into_iter().partition(|one| departed_node(one).is_some());
         if !departed.is_empty() {
+            // The affinities of a node follow its blocks.
+            self.collection.look_soon();
             let objects = Arc::clone(objects);
             self.work.spawn(async move { Finished::Departed(confirm(departed, &*objects).await) });
         }

@@ -3,7 +3,7 @@
 //! it answers. After a restart it knows the addresses that the store does not know yet, and after a DEL
 //! without the agent, for which the plugin removes the file, it knows the addresses to release.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -75,6 +75,20 @@ impl Journal {
             }
         }
         Ok(loaded)
+    }
+
+    /// Returns the addresses that the files have. Files that cannot be read have none.
+    pub(crate) fn addresses(&self) -> io::Result<BTreeSet<IpAddr>> {
+        let mut addresses = BTreeSet::new();
+        for file in fs::read_dir(self.directory())? {
+            let path = file?.path();
+            if !is_temporary(&path)
+                && let Ok(entries) = read(&path)
+            {
+                addresses.extend(entries.iter().map(|entry| entry.address));
+            }
+        }
+        Ok(addresses)
     }
 
     /// Writes and removes entries. The files are not synced: the pods do not survive a power failure either.

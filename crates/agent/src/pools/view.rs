@@ -3,7 +3,7 @@
 
 use agent_client::pools::{AssignedView, BlockView, BorrowedView, PoolView, View};
 use ipam::node::Node;
-use ipam::pool::{Encapsulation, Pool};
+use ipam::pool::{Assignment, Encapsulation, Pool};
 use ipnet::IpNet;
 
 use super::core::Core;
@@ -56,6 +56,9 @@ fn pool_view(node: &Node, pool: &Pool) -> PoolView {
         size: size(cidr),
         used,
         blocks: count,
+        node_selector: conf.node_selector.clone(),
+        namespace_selector: conf.namespace_selector.clone(),
+        manual: conf.assignment == Assignment::Manual,
     }
 }
 
@@ -68,6 +71,8 @@ fn block_view(block: &ipam::block::Block) -> BlockView {
         used: counts.used as u64,
         reserved: counts.reserved as u64,
         cooling: counts.cooling as u64,
+        borrowed: counts.borrowed as u64,
+        free: counts.free as u64,
     }
 }
 

@@ -15,6 +15,7 @@ mod faults;
 mod flannel_takeover;
 mod kubernetes;
 mod managed_files;
+mod pool_check;
 mod read_only_sysctl;
 mod repairs;
 mod restart;

@@ -16,7 +16,7 @@
 //! [`BlockWork::image`] computes what the store should have: the last known state, with the changes of others, and this
 //! node's addresses put on top. If the compare-and-swap fails, the image is computed again from the newer state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -277,6 +277,15 @@ impl BlockWork {
     /// the node may have come back.
     pub(crate) fn plan_departed(&mut self, node: String, revision: Revision) {
         self.departed = Some((node, revision));
+    }
+
+    /// Returns the handles of the addresses that a node uses in the stored block.
+    pub(crate) fn handles_of(&self, node: &str) -> BTreeSet<String> {
+        let allocations = self.known.object().into_iter().flat_map(Block::allocations);
+        let attributes = allocations.map(|(_, allocation)| &allocation.attribute);
+        let used = attributes.filter(|attribute| attribute.node() == Some(node));
+        let used = used.filter(|attribute| attribute.reserved_by().is_none());
+        used.filter_map(|attribute| attribute.handle().map(str::to_owned)).collect()
     }
 
     /// Plans a write that ends cool-downs.

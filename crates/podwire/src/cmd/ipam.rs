@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire ipam`: the addresses of routed pods, through the node agent.
 
+mod check;
+
 use std::net::IpAddr;
+use std::process::ExitCode;
 
 use agent_client::ipam::ReleaseResponse;
 use agent_client::pools::{RELEASE_ADDRESS, ReleaseAddress, VIEW, View};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use text::escape;
 
 use super::pool::{bar, pools};
-use super::status::{AgentArgs, parse};
-use crate::errors::Hint;
+use super::status::{AgentArgs, CHANGE_TIMEOUT, parse};
 use crate::output::{self, Format, table};
 
 const EXAMPLES: &str = "\
 Examples:
   podwire ipam show
   podwire ipam show --blocks
+  podwire ipam check --fix
   podwire ipam release 10.244.3.7";
 
-/// Show and release addresses of pools
+/// Show, check and release addresses of pools
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum IpamCommand {
@@ -32,14 +35,13 @@ Examples:
   podwire ipam show --addresses    addresses that this node has assigned
   podwire ipam show -o json")]
     Show(Show),
-    /// Release an address that this node has assigned, although its pod may exist
-    #[command(after_help = "Example:\n  podwire ipam release 10.244.3.7")]
-    Release {
-        /// The address
-        address: IpAddr,
-        #[command(flatten)]
-        agent: AgentArgs,
-    },
+    Check(check::Check),
+    /// Release an address of this node, or of a node that does not exist any more
+    #[command(after_help = "\
+Examples:
+  podwire ipam release 10.244.3.7
+  podwire ipam release 10.244.3.7 --force    although its pod exists")]
+    Release(Release),
 }
 
 #[derive(Debug, Args)]
@@ -57,17 +59,30 @@ pub(crate) struct Show {
     agent: AgentArgs,
 }
 
-pub(crate) fn run(command: &IpamCommand, format: Format) -> Result<()> {
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The address
+    address: IpAddr,
+    /// Release it although its pod exists; other pods may get the address
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    agent: AgentArgs,
+}
+
+pub(crate) fn run(command: &IpamCommand, format: Format) -> Result<ExitCode> {
     match command {
         IpamCommand::Show(show) => {
             let response = show.agent.get(VIEW)?;
-            if format == Format::Json {
-                return output::print_json(&response);
+            match format {
+                Format::Json => output::print_json(&response)?,
+                Format::Text => output::print(&tables(show, &parse(response)?))?,
             }
-            output::print(&tables(show, &parse(response)?))
         }
-        IpamCommand::Release { address, agent } => release(*address, agent),
+        IpamCommand::Check(args) => return check::run(args, format),
+        IpamCommand::Release(args) => release(args, format)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tables(show: &Show, view: &View) -> String {
@@ -79,7 +94,7 @@ fn tables(show: &Show, view: &View) -> String {
         let rows = view.borrowed.iter().map(|one| {
             [one.address.clone(), one.block.clone(), escape::line(&one.node).into_owned()]
         });
-        parts.push(table(["BORROWED", "BLOCK", "BY NODE"], rows));
+        parts.push(table(["BORROWED", "BLOCK", "NODE"], rows));
     }
     if show.addresses {
         parts.push(addresses(view));
@@ -99,10 +114,13 @@ fn blocks(view: &View) -> String {
             block.used.to_string(),
             block.reserved.to_string(),
             block.cooling.to_string(),
+            block.borrowed.to_string(),
+            block.free.to_string(),
             bar(block.used, block.size),
         ]
     });
-    table(["BLOCK", "NODE", "USED", "SET ASIDE", "COOL-DOWN", "FULL"], rows)
+    let headers = ["BLOCK", "NODE", "USED", "SET ASIDE", "COOL-DOWN", "BORROWED", "FREE", "FULL"];
+    table(headers, rows)
 }
 
 fn addresses(view: &View) -> String {
@@ -116,14 +134,14 @@ fn addresses(view: &View) -> String {
     table(["ADDRESS", "POD", "INTERFACE", "HANDLE"], rows)
 }
 
-fn release(address: IpAddr, agent: &AgentArgs) -> Result<()> {
-    let response = agent.post(RELEASE_ADDRESS, &ReleaseAddress { address })?;
-    let ReleaseResponse { released } = parse(response)?;
-    if released.is_empty() {
-        return Err(anyhow!("this node has not assigned {address}")).hint(|| {
-            "run `podwire ipam show --blocks` to find its node, and this command there".to_owned()
-        });
+fn release(args: &Release, format: Format) -> Result<()> {
+    let Release { address, force, agent } = args;
+    let request = ReleaseAddress { address: *address, force: *force };
+    let response = agent.post(RELEASE_ADDRESS, &request, CHANGE_TIMEOUT)?;
+    if format == Format::Json {
+        return output::print_json(&response);
     }
+    let ReleaseResponse { released } = parse(response)?;
     let lines: Vec<String> = released.iter().map(|one| format!("{one} released")).collect();
     output::print_lines(&lines)
 }
@@ -144,12 +162,14 @@ mod tests {
                 used: 16,
                 reserved: 30,
                 cooling: 1,
+                borrowed: 2,
+                free: 17,
             }],
             ..View::default()
         };
         let text = blocks(&view);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(row[..5], ["10.6.0.0/26", "n1", "16", "30", "1"], "{text}");
+        assert_eq!(row[..7], ["10.6.0.0/26", "n1", "16", "30", "1", "2", "17"], "{text}");
         assert!(text.contains("25 %"), "{text}");
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire pool`: the address pools of the network, through the node agent.
 
-use agent_client::pools::{CHANGE, Change, NewPool, VIEW, View};
+use agent_client::pools::{CHANGE, Change, NewPool, PoolView, VIEW, View};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use text::escape;
 
-use super::status::{AgentArgs, parse};
+use super::status::{AgentArgs, CHANGE_TIMEOUT, parse};
 use crate::output::{self, Format, table};
 
 const EXAMPLES: &str = "\
@@ -47,8 +47,8 @@ pub(crate) struct Create {
     #[arg(long, value_name = "POOL")]
     name: Option<String>,
     /// Prefix length of the blocks that nodes take [default: 26, IPv6 122]
-    #[arg(long, value_name = "LENGTH", default_value_t = 0, hide_default_value = true)]
-    block_size: u8,
+    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=128))]
+    block_size: Option<u8>,
     /// How packets between nodes are encapsulated
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     encapsulation: Encapsulation,
@@ -58,6 +58,12 @@ pub(crate) struct Create {
     /// Labels of the nodes that use the pool, such as "zone == 'a'" [default: all]
     #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     node_selector: String,
+    /// Labels of the namespaces whose pods use the pool, such as "team == 'a'" [default: all]
+    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    namespace_selector: String,
+    /// Assign addresses only to pods that name the pool
+    #[arg(long)]
+    manual: bool,
     #[command(flatten)]
     agent: AgentArgs,
 }
@@ -104,29 +110,36 @@ pub(crate) fn run(command: &PoolCommand, format: Format) -> Result<()> {
             let new = NewPool {
                 name: name.clone(),
                 cidr: create.cidr.clone(),
-                block_size: create.block_size,
+                block_size: create.block_size.unwrap_or_default(),
                 encapsulation: create.encapsulation.name().to_owned(),
                 nat_outgoing: create.nat_outgoing,
                 node_selector: create.node_selector.clone(),
+                namespace_selector: create.namespace_selector.clone(),
+                manual: create.manual,
             };
-            change(&create.agent, &Change::Create(new), &format!("pool {name} created"))
+            change(&create.agent, &Change::Create(new), &format!("pool {name} created"), format)
         }
         PoolCommand::Disable(Named { name, agent }) => {
             let wanted = Change::Disable { name: name.clone(), disabled: true };
-            change(agent, &wanted, &format!("pool {name} disabled"))
+            change(agent, &wanted, &format!("pool {name} disabled"), format)
         }
         PoolCommand::Enable(Named { name, agent }) => {
             let wanted = Change::Disable { name: name.clone(), disabled: false };
-            change(agent, &wanted, &format!("pool {name} enabled"))
+            change(agent, &wanted, &format!("pool {name} enabled"), format)
         }
         PoolCommand::Delete(Named { name, agent }) => {
-            change(agent, &Change::Delete { name: name.clone() }, &format!("pool {name} deleted"))
+            let wanted = Change::Delete { name: name.clone() };
+            change(agent, &wanted, &format!("pool {name} deleted"), format)
         }
     }
 }
 
-fn change(agent: &AgentArgs, change: &Change, done: &str) -> Result<()> {
-    agent.post(CHANGE, change)?;
+/// Asks for a change. The agent's answer is an empty object.
+fn change(agent: &AgentArgs, change: &Change, done: &str, format: Format) -> Result<()> {
+    let response = agent.post(CHANGE, change, CHANGE_TIMEOUT)?;
+    if format == Format::Json {
+        return output::print_json(&response);
+    }
     output::print_lines(&[done.to_owned()])
 }
 
@@ -155,16 +168,35 @@ pub(crate) fn pools(view: &View) -> String {
             pool.blocks.to_string(),
             pool.used.to_string(),
             bar(pool.used, pool.size),
-            if pool.disabled { "disabled" } else { "" }.to_owned(),
+            state(pool),
         ]
     });
     let headers =
         ["POOL", "ADDRESSES", "BLOCK", "ENCAPSULATION", "NAT", "BLOCKS", "USED", "FULL", "STATE"];
-    let mut text = table(headers, rows);
+    let mut text = match view.pools.is_empty() {
+        true => "there is no pool: create one with `podwire pool create`\n".to_owned(),
+        false => table(headers, rows),
+    };
     for reason in &view.rejected {
         text += &format!("not used: {}\n", escape::line(reason));
     }
     text
+}
+
+/// Restrictions on the use of a pool.
+fn state(pool: &PoolView) -> String {
+    let PoolView { node_selector, namespace_selector, .. } = pool;
+    let selected = |of: &str, selector: &str| match selector {
+        "" | "all()" => None,
+        selector => Some(format!("{of} {selector}")),
+    };
+    let parts = [
+        pool.disabled.then(|| "disabled".to_owned()),
+        pool.manual.then(|| "manual".to_owned()),
+        selected("nodes", node_selector),
+        selected("namespaces", namespace_selector),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Width of a bar.
@@ -182,8 +214,6 @@ pub(crate) fn bar(used: u64, size: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use agent_client::pools::PoolView;
-
     use super::*;
 
     #[test]
@@ -207,6 +237,7 @@ mod tests {
                 used: 32_768,
                 blocks: 600,
                 disabled: true,
+                node_selector: "zone == 'a'".into(),
                 ..PoolView::default()
             }],
             rejected: vec!["IPPool bad: cidr \u{1b}[2J".into()],
@@ -214,7 +245,7 @@ mod tests {
         };
         let text = pools(&view);
         assert!(text.contains("default  10.6.0.0/16  /26"), "{text}");
-        assert!(text.contains("50 %") && text.contains("disabled"), "{text}");
+        assert!(text.contains("50 %") && text.contains("disabled, nodes zone == 'a'"), "{text}");
         assert!(text.contains("not used: IPPool bad") && !text.contains('\u{1b}'), "{text}");
     }
 

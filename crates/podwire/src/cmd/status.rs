@@ -25,7 +25,7 @@ use crate::output::{self, Format};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum wait for a change, which the agent makes in the store.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Show the state of the node agent: network, lease, store, peers, repairs
 #[derive(Clone, Debug, Args)]
@@ -90,9 +90,14 @@ impl AgentArgs {
 
 impl AgentArgs {
     /// Sends a request that changes something, and returns the response.
-    pub(crate) fn post(&self, page: &str, body: &impl Serialize) -> Result<Value> {
+    pub(crate) fn post(
+        &self,
+        page: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<Value> {
         let socket = socket_path(&self.run_dir);
-        match agent_client::ipam::post(&socket, page, body, CHANGE_TIMEOUT) {
+        match agent_client::ipam::post(&socket, page, body, timeout) {
             Ok(response) => Ok(response),
             Err(agent_client::ipam::Error::Client(error)) => Err(explain(&error, &socket)),
             Err(agent_client::ipam::Error::Refused(failure)) if !failure.details.is_empty() => {

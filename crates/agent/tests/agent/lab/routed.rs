@@ -2,7 +2,7 @@
 //! Routed pods with addresses from pools.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::status::RouteMode;
@@ -21,24 +21,38 @@ pub fn store(pools: &str, encapsulation: &str) -> Store {
     Store(super::words(&[&flags[..], &["--pool-encapsulation", encapsulation]].concat()))
 }
 
-fn socket(node: &Node) -> PathBuf {
+pub fn socket(node: &Node) -> PathBuf {
     node.dir().join("run/agent.sock")
 }
 
 /// Asks for addresses for the container.
 fn try_assign(node: &Node, container: &str, ipv6: bool) -> Result<Vec<IpAddr>, Error> {
-    let request = AssignRequest {
+    let netns = "/proc/self/ns/net".to_owned();
+    request(node, &AssignRequest { netns, ipv4: !ipv6, ipv6, ..wanted(container) })
+}
+
+/// A request that names no address family.
+fn wanted(container: &str) -> AssignRequest {
+    AssignRequest {
         network: "pods".to_owned(),
         container_id: container.to_owned(),
         ifname: "eth0".to_owned(),
-        netns: "/proc/self/ns/net".to_owned(),
         handle: ipam::handle("pods", container),
-        ipv4: !ipv6,
-        ipv6,
         ..AssignRequest::default()
-    };
-    let response = ipam::post(&socket(node), ipam::ASSIGN, &request, Duration::from_secs(20));
+    }
+}
+
+fn request(node: &Node, request: &AssignRequest) -> Result<Vec<IpAddr>, Error> {
+    let response = ipam::post(&socket(node), ipam::ASSIGN, request, Duration::from_secs(20));
     response.map(|response: AssignResponse| response.addresses)
+}
+
+/// Asks for an address for a container with this network namespace.
+#[track_caller]
+pub fn assign_in(node: &Node, container: &str, netns: &Path) -> IpAddr {
+    let netns = netns.to_str().unwrap().to_owned();
+    let assigned = request(node, &AssignRequest { netns, ipv4: true, ..wanted(container) });
+    assigned.unwrap()[0]
 }
 
 #[track_caller]
