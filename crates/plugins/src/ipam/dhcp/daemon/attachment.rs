@@ -2,9 +2,9 @@
 //! One attachment and its leases, from ADD to DEL.
 
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cni::{CniResult, Code, Error};
+use cni::CniResult;
 use ipnet::IpNet;
 
 use super::super::conf::LeaseOptions;
@@ -135,19 +135,16 @@ impl LeasedAttachment {
         Some(lease::result(terms, self.options.priority))
     }
 
-    /// Returns the error for missing leases.
-    pub(super) fn no_lease_error(&self, code: Code, within: Option<Duration>) -> Error {
+    /// Returns which leases are missing.
+    pub(super) fn missing_leases(&self) -> String {
         let missing = self.families().filter(|family| family.lease().is_none());
         let names: Vec<&str> = missing.map(|family| family.protocol()).collect();
-        let (names, ifname) = (names.join(" and no "), &self.key.ifname);
-        let limit = within.map(|time| format!(" within {time:?}")).unwrap_or_default();
-        let details = format!("no {names} server gave {ifname:?} an address{limit}");
-        match within {
-            Some(_) => {
-                Error::new(code, "error calling DHCP.Allocate: no more tries").with_details(details)
-            }
-            None => Error::new(code, details),
-        }
+        format!("no {} server gave {:?} an address", names.join(" and no "), self.key.ifname)
+    }
+
+    /// Returns whether an IPv6 lease is wanted.
+    pub(super) fn has_ipv6(&self) -> bool {
+        self.ipv6.is_some()
     }
 
     /// Records that the plugin has the result and applies it.

@@ -173,7 +173,14 @@ impl<'a> Daemon<'a> {
         else {
             return;
         };
-        let error = entry.attachment.no_lease_error(Code::TRY_LATER, Some(pending_add.timeout));
+        let attachment = &entry.attachment;
+        let reason = format!("{} within {:?}", attachment.missing_leases(), pending_add.timeout);
+        log::attachment(attachment.name(), &reason);
+        let mut error = Error::new(Code::TRY_LATER, "error calling DHCP.Allocate: no more tries");
+        // Scripts compare the Go plugin's message, which is for ADD with IPv4.
+        if pending_add.expected.is_some() || attachment.has_ipv6() {
+            error = error.with_details(reason);
+        }
         self.end(key, Some((pending_add.connection, DaemonReply::failed(&error))));
     }
 
@@ -264,7 +271,7 @@ impl<'a> Daemon<'a> {
         };
         Some(match entry.attachment.result() {
             Some(_) => DaemonReply::Done(None),
-            None => DaemonReply::failed(&entry.attachment.no_lease_error(Code::INTERNAL, None)),
+            None => DaemonReply::failed(&Error::internal(entry.attachment.missing_leases())),
         })
     }
 
