@@ -17,6 +17,7 @@ mod parallel;
 mod plan;
 mod report;
 mod results;
+mod routed;
 mod sizes;
 mod stats;
 mod svg;
@@ -111,6 +112,7 @@ pub(crate) fn run_inside(args: &InsideArgs) -> Result<()> {
     chain::measure(&lab, &plan.effort, &mut results)?;
     mappings::measure(&lab, &plan.effort, &mut results)?;
     udp::measure(&plan, &mut results)?;
+    routed::measure(&lab, &plan, &mut results)?;
     agent::measure(&plan, &mut results)?;
     fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
 }

@@ -16,5 +16,6 @@ mod podwire {
     mod output_safety;
     mod pod;
     mod program;
+    mod routed;
     mod status;
 }

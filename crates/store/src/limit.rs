@@ -11,8 +11,15 @@ use crate::{Entry, Error, Result};
 /// Maximum length of a key in bytes. A longer key is shortened in answers.
 pub const MAX_KEY: usize = 1024;
 
-/// Maximum length of a value in bytes. A longer value is left out of answers, see [`Entry::oversized`].
+/// Maximum length of a value in bytes, except below [`CALICO`]. A longer value is left out of answers, see
+/// [`Entry::oversized`].
 pub const MAX_VALUE: usize = 16 << 10;
+
+/// Prefix of Calico's objects. A block has up to 4096 addresses, each with 200 to 400 bytes.
+pub const CALICO: &str = "/calico/";
+
+/// Maximum length of the value of an object of Calico in bytes. etcd itself allows 1.5 MiB.
+pub const MAX_CALICO_VALUE: usize = 2 << 20;
 
 /// Maximum number of entries in a list.
 pub const MAX_ENTRIES: usize = 65_536;
@@ -20,20 +27,30 @@ pub const MAX_ENTRIES: usize = 65_536;
 /// Maximum size of all keys and values in a list, in bytes.
 pub const MAX_TOTAL: usize = 32 << 20;
 
+/// The same for a list of Calico's objects: room for half a million addresses.
+pub const MAX_CALICO_TOTAL: usize = 256 << 20;
+
 /// Length of the readable part of a shortened key.
 const READABLE: usize = 200;
 
-/// Counts entries against [`MAX_ENTRIES`] and [`MAX_TOTAL`].
+/// Returns the maximum length of the value of a key.
+pub fn max_value(key: &str) -> usize {
+    if key.starts_with(CALICO) { MAX_CALICO_VALUE } else { MAX_VALUE }
+}
+
+/// Counts the entries of one list against [`MAX_ENTRIES`] and [`MAX_TOTAL`] or [`MAX_CALICO_TOTAL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     entries: usize,
     bytes: usize,
+    is_calico: bool,
 }
 
 impl Budget {
     pub fn add(&mut self, entry: &Entry) {
         self.entries += 1;
         self.bytes += entry.key.len() + entry.value.len();
+        self.is_calico = entry.key.starts_with(CALICO);
     }
 
     pub fn remove(&mut self, entry: &Entry) {
@@ -47,8 +64,9 @@ impl Budget {
         if self.entries > MAX_ENTRIES {
             return Some(format!("the store has more than {MAX_ENTRIES} entries: {hint}"));
         }
-        let megabytes = MAX_TOTAL >> 20;
-        (self.bytes > MAX_TOTAL)
+        let limit = if self.is_calico { MAX_CALICO_TOTAL } else { MAX_TOTAL };
+        let megabytes = limit >> 20;
+        (self.bytes > limit)
             .then(|| format!("the entries have more than {megabytes} MiB in all: {hint}"))
     }
 }
@@ -83,12 +101,12 @@ pub(crate) fn shorten_key(key: String) -> String {
 
 /// Rejects a value that every reader would drop because of its size.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<()> {
-    match value.len() {
-        0..=MAX_VALUE => Ok(()),
-        length => Err(Error::Invalid(format!(
-            "the value for the key {key} has {length} bytes; the limit is {MAX_VALUE}"
-        ))),
+    let (length, limit) = (value.len(), max_value(key));
+    if length <= limit {
+        return Ok(());
     }
+    let problem = format!("the value for the key {key} has {length} bytes; the limit is {limit}");
+    Err(Error::Invalid(problem))
 }
 
 #[cfg(test)]

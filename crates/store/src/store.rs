@@ -36,7 +36,7 @@ pub struct Entry {
     /// Whether the entry has a time to live and is deleted if it is not refreshed. The remaining time is not included,
     /// because etcd needs another request for it.
     pub expires: bool,
-    /// Minimum length of a value that exceeds [`MAX_VALUE`](crate::limit::MAX_VALUE). `value` is empty then.
+    /// Minimum length of a value that exceeds [`max_value`](crate::limit::max_value). `value` is empty then.
     pub oversized: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Entry {
     /// Drops a value that exceeds the limit, and shortens such a key.
     pub(crate) fn bounded(mut self) -> Self {
         self.key = limit::shorten_key(self.key);
-        if self.value.len() > limit::MAX_VALUE {
+        if self.value.len() > limit::max_value(&self.key) {
             self.oversized = Some(self.value.len() as u64);
             self.value = Vec::new();
         }
@@ -54,7 +54,8 @@ impl Entry {
     /// Explains why the value was dropped, if it was.
     pub fn too_large(&self) -> Option<String> {
         let length = self.oversized?;
-        Some(format!("its value has at least {length} bytes; the limit is {}", limit::MAX_VALUE))
+        let limit = limit::max_value(&self.key);
+        Some(format!("its value has at least {length} bytes; the limit is {limit}"))
     }
 }
 

@@ -36,6 +36,25 @@ pub(crate) struct Agents {
     pub(crate) starts: Vec<Start>,
     pub(crate) crowds: Vec<Crowd>,
     pub(crate) tcp: Vec<Tcp>,
+    /// Agents with blocks of other nodes in place of flannel's peers.
+    #[serde(default)]
+    pub(crate) blocks: Vec<Agent>,
+    #[serde(default)]
+    pub(crate) assignments: Vec<Assignments>,
+}
+
+/// Number of blocks of other nodes.
+pub(crate) const BLOCKS: usize = 1_000;
+
+/// Number of assigned addresses beside the measured one.
+pub(crate) const ASSIGNED: usize = 50_000;
+
+/// Durations of assignments through the agent's socket in microseconds, without other addresses and with
+/// [`ASSIGNED`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Assignments {
+    pub(crate) empty: Vec<f64>,
+    pub(crate) full: Vec<f64>,
 }
 
 /// Time from the start of an agent to the first ping answered by the other node, in milliseconds.
@@ -81,6 +100,7 @@ pub(crate) struct Tcp {
 pub(crate) fn measure(plan: &Plan, results: &mut Results) -> Result<()> {
     starts(plan, &mut results.agents)?;
     crowds(plan, &mut results.agents)?;
+    pools(plan, &mut results.agents)?;
     tcp(plan, &mut results.agents)
 }
 
@@ -118,6 +138,20 @@ fn crowds(plan: &Plan, agents: &mut Agents) -> Result<()> {
             crowd.agents.push(agent);
         }
     }
+    Ok(())
+}
+
+fn pools(plan: &Plan, agents: &mut Agents) -> Result<()> {
+    let (changes, idle) = (plan.effort.changes.to_string(), plan.effort.idle.to_string());
+    let place = place("agents");
+    for _ in 0..plan.effort.crowds {
+        print_step(&format!("an agent with {} blocks of other nodes", grouped(BLOCKS as u64)));
+        let args = [&*BLOCKS.to_string(), &changes, &idle];
+        agents.blocks.push(node_path(plan, "blocks", &place, &args)?);
+    }
+    print_step("assignments");
+    let args = [ASSIGNED.to_string(), plan.effort.assignments.to_string()];
+    agents.assignments.push(node_path(plan, "assign", &place, &[&args[0], &args[1]])?);
     Ok(())
 }
 
@@ -175,6 +209,26 @@ impl Agents {
     pub(crate) fn crowd(&self, peers: usize, what: impl Fn(&Agent) -> f64) -> Option<f64> {
         let crowd = self.crowds.iter().find(|crowd| crowd.peers == peers)?;
         let all: Vec<f64> = crowd.agents.iter().map(what).collect();
+        Some(summary(&all)?.median)
+    }
+
+    /// Median of a value of all agents with blocks of other nodes.
+    pub(crate) fn block(&self, what: impl Fn(&Agent) -> f64) -> Option<f64> {
+        let all: Vec<f64> = self.blocks.iter().map(what).collect();
+        Some(summary(&all)?.median)
+    }
+
+    /// Median time of one more block in milliseconds.
+    pub(crate) fn block_change(&self) -> Option<f64> {
+        let all: Vec<f64> =
+            self.blocks.iter().flat_map(|agent| agent.changes.iter().copied()).collect();
+        Some(summary(&all)?.median / 1e3)
+    }
+
+    /// Median time of one assignment in microseconds.
+    pub(crate) fn assignment(&self, is_full: bool) -> Option<f64> {
+        let times = |one: &Assignments| if is_full { one.full.clone() } else { one.empty.clone() };
+        let all: Vec<f64> = self.assignments.iter().flat_map(times).collect();
         Some(summary(&all)?.median)
     }
 

@@ -1,15 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables of the node agent's measurements.
 
-use super::agent::{Agents, BACKENDS, PEERS};
+use super::agent::{ASSIGNED, Agent, Agents, BACKENDS, BLOCKS, PEERS};
 use super::report::{ms, times};
 use super::results::{Who, grouped};
 use super::stats::summary;
 use super::table::Table;
 use super::targets::ratio;
 
-pub(crate) fn tables(agents: &Agents) -> [Table; 3] {
-    [starts(agents), crowds(agents), tcp(agents)]
+pub(crate) fn tables(agents: &Agents) -> [Table; 4] {
+    [starts(agents), crowds(agents), pools(agents), tcp(agents)]
+}
+
+fn pools(agents: &Agents) -> Table {
+    let header = ["", "flannel's peers", "blocks of pools"];
+    let mut table = Table::new("An agent with 1 000 peers or blocks, and assignments", &header);
+    let millis = |millis: Option<f64>| ms(millis.map(|millis| millis * 1e3));
+    let started = |agent: &Agent| agent.started;
+    table.row([
+        "start to kernel".to_owned(),
+        millis(agents.crowd(BLOCKS, started)),
+        millis(agents.block(started)),
+    ]);
+    table.row([
+        "one more".to_owned(),
+        millis(agents.change(BLOCKS)),
+        millis(agents.block_change()),
+    ]);
+    let memory =
+        |kib: Option<f64>| kib.map_or("–".to_owned(), |kib| format!("{:.1}", kib * 1024.0 / 1e6));
+    table.row([
+        "memory, MB".to_owned(),
+        memory(agents.crowd(BLOCKS, |agent| agent.memory as f64)),
+        memory(agents.block(|agent| agent.memory as f64)),
+    ]);
+    for (is_full, count) in [(false, 0), (true, ASSIGNED)] {
+        let what = format!("one assignment, {} assigned", grouped(count as u64));
+        table.row([what, "–".to_owned(), ms(agents.assignment(is_full))]);
+    }
+    table
 }
 
 fn starts(agents: &Agents) -> Table {

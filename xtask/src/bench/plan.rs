@@ -62,6 +62,10 @@ pub(crate) struct Effort {
     pub(crate) idle: usize,
     /// Pairs of connections per backend.
     pub(crate) tcp: usize,
+    /// Round trips between two pods per turn.
+    pub(crate) trips: usize,
+    /// Assignments with and without other assigned addresses.
+    pub(crate) assignments: usize,
 }
 
 /// Number of addresses reserved before the measured call.
@@ -92,6 +96,8 @@ impl Effort {
             changes: 50,
             idle: 20,
             tcp: 6,
+            trips: 2000,
+            assignments: 300,
         }
     }
 
@@ -114,6 +120,8 @@ impl Effort {
             changes: 20,
             idle: 8,
             tcp: 2,
+            trips: 500,
+            assignments: 50,
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::Agents;
 use super::facts::Facts;
+use super::routed::RoundTrips;
 use super::stats::{Summary, summary};
 
 pub(crate) const VERSION: &str = "VERSION";
@@ -64,6 +65,8 @@ pub(crate) struct Results {
     pub(crate) udp: Vec<Throughput>,
     #[serde(default)]
     pub(crate) agents: Agents,
+    #[serde(default)]
+    pub(crate) round_trips: Vec<RoundTrips>,
 }
 
 /// TCP throughput between two nodes in bit/s, one number per connection.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Performance targets.
 
-use super::agent::{Agents, BACKENDS};
+use super::agent::{Agents, BACKENDS, BLOCKS};
 use super::chain::AT_ONCE;
 use super::mappings::LEVELS;
 use super::results::{
     BRIDGE_ADD, CHAIN_ADD, CHAIN_DEL, Results, Who, grouped, host_local, mappings,
 };
+use super::routed::{CALICO_ADD, PTP_ADD};
 
 /// A ratio with a bound on one side.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +70,30 @@ pub(crate) fn targets(results: &Results) -> Vec<Target> {
         ),
     ]);
     all.extend(agent_targets(&results.agents));
+    all.extend(pool_targets(results));
     all
+}
+
+fn pool_targets(results: &Results) -> Vec<Target> {
+    let (agents, ours) = (&results.agents, |case| results.median(case, Who::Ours));
+    let started = |agent: &super::agent::Agent| agent.started;
+    vec![
+        target(
+            "calico+calico-ipam ADD through the agent: times ptp+host-local",
+            Bound::AtMost(1.3),
+            ratio(ours(CALICO_ADD), ours(PTP_ADD)),
+        ),
+        target(
+            "one assignment with 50 000 assigned: times its cost with none",
+            Bound::AtMost(1.2),
+            ratio(agents.assignment(true), agents.assignment(false)),
+        ),
+        target(
+            "1 000 blocks, start to kernel: times 1 000 flannel peers",
+            Bound::AtMost(1.1),
+            ratio(agents.block(started), agents.crowd(BLOCKS, started)),
+        ),
+    ]
 }
 
 fn target(what: &str, bound: Bound, measured: Option<f64>) -> Target {

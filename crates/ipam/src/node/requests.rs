@@ -306,6 +306,11 @@ fn place_address(
             Err(error) => Placement::Failed(error.into()),
         };
     }
+    let is_leaving = stored.is_some_and(|a| Attachment::wrote(context.node, a));
+    if is_leaving && !has_it && !work.has(ordinal) {
+        // This node has released it. The next write gives it back to the store.
+        return Placement::Wait("a write of the block");
+    }
     let is_taken = work.has(ordinal) || stored.is_some() && !has_it;
     if is_taken {
         return Placement::Failed(work.refusal(ordinal, context).into());

@@ -16,7 +16,7 @@ use super::schema::{self, OpenError};
 use super::transaction::WriteTransaction;
 use super::watch::ReadEvents;
 use crate::error::Cause;
-use crate::limit::{self, BoundedList, MAX_VALUE};
+use crate::limit::{self, BoundedList};
 use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, WriteResult, key};
 
 /// Maximum number of events that one read returns.
@@ -28,7 +28,10 @@ const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
 /// The length of a value, and the value if it is within the limit. SQLite does not read a longer value.
 macro_rules! value {
     () => {
-        "octet_length(value), iif(octet_length(value) <= 16384, CAST(value AS BLOB), x'')"
+        concat!(
+            "octet_length(value), iif(octet_length(value) <= iif(substr(key, 1, 8) = '/calico/', 2097152, 16384), ",
+            "CAST(value AS BLOB), x'')"
+        )
     };
 }
 
@@ -419,13 +422,15 @@ fn collect<T>(
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let length = u64::try_from(row.get::<_, i64>(4)?).unwrap_or_default();
+    let key: String = row.get(0)?;
+    let limit = limit::max_value(&key) as u64;
     let entry = Entry {
-        key: row.get(0)?,
+        key,
         revision: unsigned(row.get(1)?),
         created: unsigned(row.get(2)?),
         expires: row.get(3)?,
         value: row.get(5)?,
-        oversized: (length > MAX_VALUE as u64).then_some(length),
+        oversized: (length > limit).then_some(length),
     };
     Ok(entry.bounded())
 }
@@ -453,7 +458,11 @@ mod tests {
 
     #[test]
     fn queries_use_the_limit_of_values() {
-        assert!(value!().contains(&format!("<= {MAX_VALUE},")));
+        use limit::{CALICO, MAX_CALICO_VALUE, MAX_VALUE};
+        let length = CALICO.len();
+        let expected =
+            format!("iif(substr(key, 1, {length}) = '{CALICO}', {MAX_CALICO_VALUE}, {MAX_VALUE})");
+        assert!(value!().contains(&expected));
     }
 
     /// The cost of a read must not grow with the number of entries.

@@ -18,6 +18,7 @@ macro_rules! suite {
             list_contains_exactly_the_prefix,
             list_exceeds_grpc_default_limit,
             oversized_values_are_not_written,
+            large_object_of_calico_is_kept,
             swap_needs_the_newest_revision,
             creation_revision_survives_changes,
             swap_of_absent_key_conflicts,
@@ -130,6 +131,19 @@ pub async fn oversized_values_are_not_written(lab: &dyn Lab) {
     check_invalid(store.compare_and_swap("k", &large, first, None).await.unwrap_err());
     assert_eq!(store.get("l").await.unwrap(), None);
     assert_eq!(lab.external_entries("k"), [("k".to_owned(), "x".to_owned())]);
+}
+
+/// A block of addresses may be as large as etcd allows.
+pub async fn large_object_of_calico_is_kept(lab: &dyn Lab) {
+    let store = lab.open().await;
+    let before = store.list("/calico/").await.unwrap().revision;
+    let (key, value) = ("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-20", vec![b'x'; 1_300_000]);
+    done(store.create(key, &value, None).await);
+    assert!(store.get(key).await.unwrap().unwrap().value == value);
+    let list = store.list("/calico/").await.unwrap();
+    assert!(list.entries[0].value == value && list.entries[0].too_large().is_none());
+    let seen = events(&mut *store.watch("/calico/", before), 1).await;
+    assert!(matches!(&seen[0], Event::Put(entry) if entry.value == value));
 }
 
 pub async fn swap_needs_the_newest_revision(lab: &dyn Lab) {

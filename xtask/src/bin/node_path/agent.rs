@@ -43,6 +43,7 @@ impl Agent {
         command.arg(format!("node-{}", node.number)).args(flags);
         command.arg("--state-dir").arg(dir.join(format!("state-{}", node.number)));
         command.arg("--run-dir").arg(&run).arg("--subnet-file").arg(run.join("subnet.env"));
+        command.arg("--calico-dir").arg(run.join("calico"));
         let process = Process::start(node, &mut command, &run.join("log"))?;
         Ok(Agent { process, run })
     }
@@ -70,10 +71,13 @@ impl Agent {
         })
     }
 
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run.join("agent.sock")
+    }
+
     /// The status of the agent.
     pub(crate) fn status(&self) -> Outcome<Value> {
-        let socket = self.run.join("agent.sock");
-        let response = agent_client::get(&socket, "/status", STATUS_TIMEOUT)?;
+        let response = agent_client::get(&self.socket(), "/status", STATUS_TIMEOUT)?;
         Ok(serde_json::from_str(&response.body)?)
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures `podwire agent` for `cargo xtask bench`, with namespaces as nodes: time until a node is
-//! reachable (`start`), cost of many peers (`peers`), TCP throughput between nodes (`tcp`). Prints JSON.
+//! reachable (`start`), cost of many peers (`peers`) and blocks (`blocks`), of assignments (`assign`), TCP
+//! throughput between nodes (`tcp`), round trips between namespaces (`rtt`). Prints JSON.
 
 mod agent;
 mod etcd;
@@ -8,7 +9,9 @@ mod mover;
 mod node;
 mod peer;
 mod peers;
+mod pools;
 mod process;
+mod rtt;
 mod start;
 mod tcp;
 mod wait;
@@ -36,11 +39,24 @@ fn main() -> Outcome {
             let measured = peers::measure(program, dir, count.parse()?, changes.parse()?, idle)?;
             serde_json::to_string(&measured)?
         }
+        ("blocks", [count, changes, idle]) => {
+            let idle = Duration::from_secs(idle.parse()?);
+            let measured = pools::blocks(program, dir, count.parse()?, changes.parse()?, idle)?;
+            serde_json::to_string(&measured)?
+        }
+        ("assign", [taken, calls]) => {
+            let measured = pools::assign(program, dir, taken.parse()?, calls.parse()?)?;
+            serde_json::to_string(&measured)?
+        }
+        ("rtt", [from, to, address, count]) => {
+            let micros = rtt::measure(Path::new(from), Path::new(to), address, count.parse()?)?;
+            serde_json::to_string(&micros)?
+        }
         ("tcp", [backend, seconds, turns]) => {
             let time = Duration::from_secs_f64(seconds.parse()?);
             serde_json::to_string(&tcp::measure(program, dir, backend, time, turns.parse()?)?)?
         }
-        _ => return Err("expected start, peers or tcp".into()),
+        _ => return Err("expected start, peers, blocks, assign, rtt or tcp".into()),
     };
     println!("{printed}");
     Ok(())

@@ -21,11 +21,11 @@ use super::{Outcome, wait};
 
 const CONF: &str = r#"{"Network": "10.0.0.0/8", "Backend": {"Type": "vxlan"}}"#;
 /// Time after a start until the agent has written its log and started its periodic tasks.
-const SETTLE: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 /// Maximum wait for the route of a new peer.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two changes.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// Number of routes of the agent's own address.
 const OWN_ROUTES: usize = 1;
@@ -34,17 +34,17 @@ const OWN_ROUTES: usize = 1;
 #[derive(Debug, Serialize)]
 pub(crate) struct Measured {
     /// Time from the start of the process to the last route, in milliseconds.
-    started: f64,
+    pub(crate) started: f64,
     /// Time from the list of leases to the last kernel change, reported by the agent, in milliseconds.
-    listed: f64,
+    pub(crate) listed: f64,
     /// Resident memory in KiB.
-    memory: u64,
+    pub(crate) memory: u64,
     /// Time from writing one more peer to its route, in microseconds.
-    changes: Vec<f64>,
+    pub(crate) changes: Vec<f64>,
     /// CPU usage when idle, in percent of one CPU.
-    idle: f64,
+    pub(crate) idle: f64,
     /// Time of the kernel changes for one more peer without an agent, in microseconds.
-    bare: Vec<f64>,
+    pub(crate) bare: Vec<f64>,
 }
 
 /// Starts an agent with this number of peers in the store.
@@ -73,7 +73,7 @@ pub(crate) fn measure(
     })?;
     let started = start.elapsed().as_secs_f64() * 1e3;
     agent.wait_subnet()?;
-    check(&node, count)?;
+    check(&node, "flannel.1", count)?;
     pause(SETTLE);
     let listed = agent.status()?["compare"]["seconds"].as_f64().ok_or("no comparison")? * 1e3;
     let memory = resident(agent.id())?;
@@ -134,20 +134,20 @@ fn add_bare(node: &Node, number: usize) -> Outcome<f64> {
 }
 
 /// Number of prefixes in the main table. The kernel keeps this count, so that reading it is fast.
-fn prefixes(node: &Node) -> Outcome<usize> {
+pub(crate) fn prefixes(node: &Node) -> Outcome<usize> {
     let text = node.netns.enter(|| fs::read_to_string("/proc/thread-self/net/fib_triestat"))??;
     let count = text.lines().find_map(|line| line.trim().strip_prefix("Prefixes:"));
     Ok(count.ok_or("fib_triestat has no prefixes")?.trim().parse()?)
 }
 
 /// Checks with `ip` and `bridge` that all objects of each peer exist.
-fn check(node: &Node, count: usize) -> Outcome {
+pub(crate) fn check(node: &Node, device: &str, count: usize) -> Outcome {
     for line in [
-        "ip -4 route show dev flannel.1",
-        "ip -4 neighbour show dev flannel.1 nud permanent",
-        "bridge fdb show dev flannel.1",
+        format!("ip -4 route show dev {device}"),
+        format!("ip -4 neighbour show dev {device} nud permanent"),
+        format!("bridge fdb show dev {device}"),
     ] {
-        let lines = run(node, line)?.lines().count();
+        let lines = run(node, &line)?.lines().count();
         if lines != count {
             return Err(format!("`{line}` prints {lines} lines for {count} peers").into());
         }
@@ -155,7 +155,7 @@ fn check(node: &Node, count: usize) -> Outcome {
     Ok(())
 }
 
-fn resident(process: u32) -> Outcome<u64> {
+pub(crate) fn resident(process: u32) -> Outcome<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/status"))?;
     let amount = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let amount = amount.and_then(|amount| amount.trim().strip_suffix(" kB"));
@@ -163,7 +163,7 @@ fn resident(process: u32) -> Outcome<u64> {
 }
 
 /// CPU usage of all threads of a process during `time`, in percent of one CPU.
-fn used_while(process: u32, time: Duration) -> Outcome<f64> {
+pub(crate) fn used_while(process: u32, time: Duration) -> Outcome<f64> {
     let (before, start) = (used(process)?, Instant::now());
     pause(time);
     Ok((used(process)? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
@@ -180,6 +180,6 @@ fn used(process: u32) -> Outcome<Duration> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures an idle agent")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
