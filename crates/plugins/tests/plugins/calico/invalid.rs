@@ -30,7 +30,7 @@ fn calico_invalid_configuration_changes_nothing() {
             (json!({"ipam": {"type": "nowhere"}}), "nowhere"),
             (json!({"ipam": []}), "\"ipam\" is []"),
             (json!({"ipam": routes}), "\"x\""),
-            (json!({"runtimeConfig": {"bandwidth": {"ingressRate": 8}}}), "ingressBurst"),
+            (json!({"runtimeConfig": {"bandwidth": {"ingressRate": 8}}}), "burst must also be set"),
             (pools(json!({"assign_ipv4": "no"})), "ipam.assign_ipv4"),
             (pools(json!({"assign_ipv4": 1})), "expected \"true\" or \"false\""),
             (pools(json!({"assign_ipv4": "false"})), "both \"false\""),

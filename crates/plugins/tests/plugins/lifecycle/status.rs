@@ -71,7 +71,7 @@ fn status_with_invalid_network_reports_cause() {
         world.call(&bridge(&json!({})), 1).status().fails_with(50, "\"br0\"");
         let fixed = json!({"type": "static", "addresses": [{"address": "10.3.0.5"}]});
         let fixed = bridge(&json!({"bridge": "br1", "ipam": fixed}));
-        world.call(&fixed, 1).status().fails_with(7, "\"ipam.addresses[0].address\" is");
+        world.call(&fixed, 1).status().fails_with(7, "in CIDR notation, got: '10.3.0.5'");
         let elsewhere = bridge(&json!({"bridge": "br1"}));
         world.call(&elsewhere, 1).status().ok();
         let nowhere = with(elsewhere.clone(), &json!({"ipam": {"type": "nowhere"}}));
