@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures the cost of many peers: time until all are in the kernel, memory, one more peer, idle CPU.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -166,17 +168,24 @@ pub(crate) fn resident(process: u32) -> Outcome<u64> {
 pub(crate) fn used_while(process: u32, time: Duration) -> Outcome<f64> {
     let (before, start) = (used(process)?, Instant::now());
     pause(time);
-    Ok((used(process)? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+    let after = used(process)?;
+    // A thread may have ended meanwhile: those of the agent's blocking pool do so after 10 s without work.
+    let nanos = after.iter().map(|(task, nanos)| nanos - before.get(task).unwrap_or(&0));
+    let used = Duration::from_nanos(nanos.sum());
+    Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// CPU time from schedstat; /proc/*/stat has a resolution of 10 ms only.
-fn used(process: u32) -> Outcome<Duration> {
-    let mut nanos = 0;
+/// CPU time of each thread in nanoseconds, from schedstat; /proc/*/stat has a resolution of 10 ms only.
+fn used(process: u32) -> Outcome<HashMap<OsString, u64>> {
+    let mut used = HashMap::new();
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
-        nanos += text.split(' ').next().ok_or("schedstat is empty")?.parse::<u64>()?;
+        let task = task?;
+        // A thread that ends has no file any more.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        let nanos = text.split(' ').next().ok_or("schedstat is empty")?.parse()?;
+        used.insert(task.file_name(), nanos);
     }
-    Ok(Duration::from_nanos(nanos))
+    Ok(used)
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures an idle agent")]
