@@ -66,7 +66,7 @@ pub(crate) struct InsideArgs {
 }
 
 /// Time limit of the measuring process, in seconds.
-const DEADLINE: &str = "1800";
+const DEADLINE: &str = "3000";
 
 /// Mounts a `/sys` for the new network namespace, and an empty `/run` in memory for all files except
 /// those of the measurements on disk.

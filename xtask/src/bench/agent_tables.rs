@@ -16,7 +16,13 @@ fn pools(agents: &Agents) -> Table {
     let header = ["", "flannel's peers", "blocks of pools"];
     let mut table = Table::new("An agent with 1 000 peers or blocks, and assignments", &header);
     let millis = |millis: Option<f64>| ms(millis.map(|millis| millis * 1e3));
+    let listed = |agent: &Agent| agent.listed;
     let started = |agent: &Agent| agent.started;
+    table.row([
+        "list to kernel".to_owned(),
+        millis(agents.crowd(BLOCKS, listed)),
+        millis(agents.block(listed)),
+    ]);
     table.row([
         "start to kernel".to_owned(),
         millis(agents.crowd(BLOCKS, started)),

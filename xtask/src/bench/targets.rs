@@ -76,7 +76,7 @@ pub(crate) fn targets(results: &Results) -> Vec<Target> {
 
 fn pool_targets(results: &Results) -> Vec<Target> {
     let (agents, ours) = (&results.agents, |case| results.median(case, Who::Ours));
-    let started = |agent: &super::agent::Agent| agent.started;
+    let listed = |agent: &super::agent::Agent| agent.listed;
     vec![
         target(
             "calico+calico-ipam ADD through the agent: times ptp+host-local",
@@ -89,9 +89,9 @@ fn pool_targets(results: &Results) -> Vec<Target> {
             ratio(agents.assignment(true), agents.assignment(false)),
         ),
         target(
-            "1 000 blocks, start to kernel: times 1 000 flannel peers",
+            "1 000 blocks, list to kernel: times 1 000 flannel peers",
             Bound::AtMost(1.1),
-            ratio(agents.block(started), agents.crowd(BLOCKS, started)),
+            ratio(agents.block(listed), agents.crowd(BLOCKS, listed)),
         ),
     ]
 }

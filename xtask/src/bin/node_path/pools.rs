@@ -140,13 +140,11 @@ impl Owner {
     }
 }
 
-async fn write(store: &Embedded, owner: &Owner) -> Outcome {
-    for (key, value) in owner.objects() {
-        if !store.create(&key, value.as_bytes(), None).await?.is_done() {
-            return Err(format!("{key} already exists").into());
-        }
+async fn write(store: &Embedded, (key, value): &(String, String)) -> Outcome {
+    match store.create(key, value.as_bytes(), None).await?.is_done() {
+        true => Ok(()),
+        false => Err(format!("{key} already exists").into()),
     }
-    Ok(())
 }
 
 /// Starts an agent with this number of blocks of other nodes in the store.
@@ -163,7 +161,9 @@ pub(crate) fn blocks(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store = runtime.block_on(Embedded::open(&file))?;
     for number in 0..count {
-        runtime.block_on(write(&store, &Owner::new(number)?))?;
+        for object in &Owner::new(number)?.objects() {
+            runtime.block_on(write(&store, object))?;
+        }
     }
     let before = peers::prefixes(&node)?;
     let start = Instant::now();
@@ -186,7 +186,7 @@ pub(crate) fn blocks(
     Ok(Measured { started, listed, memory, changes, idle, bare: Vec::new() })
 }
 
-/// Adds one more node with a block and returns the microseconds until its route exists.
+/// Adds a block of one more node and returns the microseconds until its route exists.
 fn change(
     runtime: &tokio::runtime::Runtime,
     store: &Embedded,
@@ -194,9 +194,11 @@ fn change(
     number: usize,
 ) -> Outcome<f64> {
     let owner = Owner::new(number)?;
+    let [node, block] = owner.objects();
+    runtime.block_on(write(store, &node))?;
     peers::pause(peers::PAUSE);
     let start = Instant::now();
-    runtime.block_on(write(store, &owner))?;
+    runtime.block_on(write(store, &block))?;
     let mut is_there = false;
     while !is_there {
         let deadline = start + TIMEOUT;
