@@ -22,6 +22,11 @@ const GO: &str = "golang-go";
 
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
 
+/// A library of Kubernetes that reads maps by a layout which Go changed in 1.18: a server with the old version crashes
+/// when it encodes a custom resource. Debian's package has the new version.
+const LIBRARY: (&str, &str) =
+    ("golang-github-modern-go-reflect2-dev", "github.com/modern-go/reflect2");
+
 /// File with the version, written after the build.
 const VERSION: &str = "VERSION";
 
@@ -63,6 +68,7 @@ fn build(place: &Path) -> Result<()> {
     let go = Go::fetch(&suite, work.path())?;
     let source = go.path.join("src").join(IMPORT);
     suite.source(SOURCE, &source)?;
+    replace_library(&suite, &source, work.path())?;
     let version = upstream(&debian::version_of_source(&source)?)?;
     let built = work.path().join("built");
     fs::create_dir(&built)?;
@@ -72,6 +78,16 @@ fn build(place: &Path) -> Result<()> {
     ensure!(printed.contains(&version), "the API server prints the version {printed}");
     fs::write(built.join(VERSION), version)?;
     debian::move_to(&built, place)
+}
+
+fn replace_library(suite: &Suite, source: &Path, work: &Path) -> Result<()> {
+    let (package, import) = LIBRARY;
+    let unpacked = work.join("library");
+    debian::unpack(&suite.download(package)?, &unpacked)?;
+    let place = source.join("vendor").join(import);
+    fs::remove_dir_all(&place).with_context(|| format!("remove {}", place.display()))?;
+    let library = unpacked.join("usr/share/gocode/src").join(import);
+    fs::rename(&library, &place).with_context(|| format!("move {}", library.display()))
 }
 
 /// Debian's Go compiler, unpacked.
