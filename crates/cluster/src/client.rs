@@ -102,6 +102,23 @@ impl Cluster {
         }
     }
 
+    /// Returns the object with this name in a namespace, if it exists.
+    pub async fn get_in<R: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+        keep: &R::Keep,
+    ) -> Result<Option<Object<R>>> {
+        [namespace, name].into_iter().try_for_each(check_name)?;
+        let (version, kind) = R::PATH.rsplit_once('/').unwrap_or_default();
+        let path = format!("{version}/namespaces/{namespace}/{kind}");
+        match self.send(kube::core::Request::new(path).get(name, &GetParams::default())).await {
+            Ok(wire) => Ok(Some(Object::new(wire, keep))),
+            Err(Failure { kind: FailureKind::NotFound, .. }) => Ok(None),
+            Err(failure) => Err(self.read_error(failure)),
+        }
+    }
+
     /// Returns the node on which a pod runs. Returns `None` if the pod does not exist or is not scheduled yet.
     pub async fn node_of_pod(&self, namespace: &str, pod: &str) -> Result<Option<String>> {
         [namespace, pod].into_iter().try_for_each(check_name)?;
@@ -118,6 +135,10 @@ impl Cluster {
         for _ in 0..LIST_ATTEMPTS {
             match self.list_pages(keep).await {
                 Err(Failure { kind: FailureKind::Expired, .. }) => {}
+                Err(Failure { kind: FailureKind::NotFound, .. }) => {
+                    let (server, path) = (self.0.name.clone(), R::PATH);
+                    return Err(Error::UnknownKind { server, path });
+                }
                 listed => return listed.map_err(|failure| self.read_error(failure)),
             }
         }
@@ -129,6 +150,7 @@ impl Cluster {
     async fn list_pages<R: Resource>(&self, keep: &R::Keep) -> Attempt<Snapshot<R>> {
         let (mut objects, mut budget) = (Vec::new(), Budget::default());
         let mut params = ListParams::default().limit(PAGE);
+        params.field_selector = R::field_selector(keep);
         loop {
             let page: Page<R::Wire> = self.send(requests::<R>().list(&params)).await?;
             for wire in page.items.unwrap_or_default() {
@@ -193,7 +215,7 @@ impl Cluster {
         }
     }
 
-    async fn send<T: DeserializeOwned>(
+    pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         request: std::result::Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Attempt<T> {
@@ -224,7 +246,7 @@ impl Cluster {
     }
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }

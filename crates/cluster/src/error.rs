@@ -32,6 +32,9 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+    /// The server does not have this kind of object: its definition is missing.
+    #[error("{server} has no resource {path}")]
+    UnknownKind { server: String, path: &'static str },
     /// An argument or the configuration is invalid.
     #[error("{0}")]
     Invalid(String),

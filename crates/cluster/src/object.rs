@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Objects of the API, reduced to the fields that podwire needs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -33,7 +34,8 @@ pub trait Resource: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// Selects what [`trim`](Resource::trim) keeps; `()` if there is nothing to select.
     type Keep: Clone + fmt::Debug + Send + Sync + 'static;
 
-    /// Path of the collection in the API, such as `/api/v1/nodes`.
+    /// Path of the collection in the API, such as `/api/v1/nodes`. For a kind with namespaces it is the path of the
+    /// objects in all namespaces.
     const PATH: &'static str;
 
     /// Maximum size of one object. A larger object is reported as [`TooLarge`] and its content is dropped, so that
@@ -45,6 +47,11 @@ pub trait Resource: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
 
     /// Maximum size of all objects of a list.
     const MAX_TOTAL: usize = 32 << 20;
+
+    /// Restricts lists and watches to some objects, such as `spec.nodeName=node-1`.
+    fn field_selector(_keep: &Self::Keep) -> Option<String> {
+        None
+    }
 
     fn metadata(wire: &Self::Wire) -> &Metadata;
 
@@ -62,7 +69,10 @@ pub struct Metadata {
     namespace: Option<String>,
     resource_version: String,
     creation_timestamp: Option<Time>,
-    pub annotations: std::collections::BTreeMap<String, String>,
+    deletion_timestamp: Option<Time>,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Metadata {
@@ -76,6 +86,11 @@ impl Metadata {
             Some(namespace) => format!("{namespace}/{}", self.name),
             None => self.name.clone(),
         }
+    }
+
+    /// Returns whether the object is being deleted.
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
     }
 
     /// Returns the creation time in seconds since 1970.
@@ -158,7 +173,7 @@ impl Budget {
 
 /// Returns whether `name` is a DNS name as RFC 1123 defines it. Such a name cannot change the path or the query of a
 /// request.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let is_alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let is_label = |label: &str| {
         let ends = [label.bytes().next(), label.bytes().last()];

@@ -173,14 +173,14 @@ impl<R: Resource> Watcher<R> {
     /// Opens a stream after the back-off delay. A server whose data was lost or replaced would wait forever for a
     /// revision in its future, so the newest revision is checked first.
     fn open(&self) -> Opening<R> {
-        let (cluster, after) = (self.cluster.clone(), self.after);
+        let (cluster, keep, after) = (self.cluster.clone(), self.keep.clone(), self.after);
         let (delay, is_verified) = (backoff::delay(self.failures), self.is_verified);
         Box::pin(async move {
             sleep(delay).await;
             if !is_verified && cluster.newest_revision::<R>().await? < after {
                 return Ok(None);
             }
-            match timeout(OPEN_TIMEOUT, open_stream::<R>(&cluster, after)).await {
+            match timeout(OPEN_TIMEOUT, open_stream::<R>(&cluster, &keep, after)).await {
                 Err(_) => Err(Failure::timed_out(OPEN_TIMEOUT)),
                 Ok(Err(Failure { kind: FailureKind::Expired, .. })) => Ok(None),
                 Ok(opened) => opened.map(Some),
@@ -298,8 +298,13 @@ fn ping_later(cluster: &Cluster) -> Ping {
     })
 }
 
-async fn open_stream<R: Resource>(cluster: &Cluster, after: Revision) -> Attempt<Events<R>> {
-    let params = WatchParams::default().timeout(STREAM_LIFETIME);
+async fn open_stream<R: Resource>(
+    cluster: &Cluster,
+    keep: &R::Keep,
+    after: Revision,
+) -> Attempt<Events<R>> {
+    let mut params = WatchParams::default().timeout(STREAM_LIFETIME);
+    params.field_selector = R::field_selector(keep);
     let request = requests::<R>().watch(&params, &after.to_string());
     let request = request.map_err(|error| Failure::new(kube::Error::BuildRequest(error)))?;
     let events = cluster.client().request_events(request).await.map_err(Failure::new)?;
