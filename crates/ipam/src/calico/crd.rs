@@ -24,6 +24,23 @@ const CONFIG_NAME: &str = "default";
 /// Longest name of a Kubernetes object is 253 characters.
 const NAME_LIMIT: usize = 253;
 
+/// Annotation with the metadata that Calico's API has beside that of Kubernetes
+/// (ConvertCalicoResourceToK8sResource in lib/backend/k8s/resources/resources.go).
+const METADATA: &str = "projectcalico.org/metadata";
+
+/// Content of this annotation if there is no such metadata. New versions of Calico write the second form.
+const NO_METADATA: [&str; 2] = [r#"{"creationTimestamp":null}"#, "{}"];
+
+/// Fields of `metadata` that are kept: what other programs set. The API server keeps the others itself.
+const KEPT_METADATA: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
+
+/// Labels by which Calico lists the affinities of a node.
+const AFFINITY_LABELS: [&str; 3] = [
+    "projectcalico.org/hostname-hash",
+    "projectcalico.org/affinity-type",
+    "projectcalico.org/ip-version",
+];
+
 /// The kinds of custom resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -87,8 +104,7 @@ pub fn name(key: &Key) -> String {
     }
 }
 
-/// Returns an object as custom resource. `metadata` contains what was read, with the resource version, so that the API
-/// server refuses the write if the object has changed. Returns `None` for nodes.
+/// Returns an object as custom resource, without a resource version. Returns `None` for nodes.
 pub fn value(key: &Key, object: &Object) -> Option<Value> {
     let (kind, preserved, spec) = match object {
         Object::Block(block) => (Kind::Block, &block.preserved, block::to_crd_spec(block)),
@@ -115,18 +131,24 @@ pub fn value(key: &Key, object: &Object) -> Option<Value> {
         Object::Node(_) => return None,
     };
     let mut map = resource(API_VERSION, kind.name(), &name(key), &preserved.envelope, spec);
+    let annotations = nested(metadata(&mut map), "annotations");
+    annotations.entry(METADATA).or_insert_with(|| NO_METADATA[0].into());
     if let Key::Affinity { node, block } = key {
         add_labels(&mut map, node, block);
     }
     Some(Value::Object(map))
 }
 
-/// Parses a custom resource and returns its identity too.
+/// Parses a custom resource and returns its identity too. The identity does not always follow from the name.
 pub fn parse(kind: Kind, value: Value) -> Result<(Key, Object), Malformed> {
     let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without name");
     let name = name.to_owned();
     let fields = Fields::of(&format!("{} {name}", kind.name()), value)?;
     let mut resource = Resource::split(fields)?;
+    if kind != Kind::Pool {
+        // There are many objects of the other kinds.
+        shrink(&mut resource.envelope);
+    }
     match kind {
         Kind::Block => {
             let block = block::from_crd(resource)?;
@@ -194,9 +216,28 @@ fn affinity_spec(key: &Key, affinity: &BlockAffinity) -> Map<String, Value> {
 fn add_labels(object: &mut Map<String, Value>, node: &str, block: &IpNet) {
     let labels = nested(metadata(object), "labels");
     let version = if matches!(block, IpNet::V4(_)) { "4" } else { "6" };
-    labels.insert("projectcalico.org/hostname-hash".to_owned(), hostname_label(node).into());
-    labels.insert("projectcalico.org/affinity-type".to_owned(), "host".into());
-    labels.insert("projectcalico.org/ip-version".to_owned(), version.into());
+    let values = [hostname_label(node), "host".to_owned(), version.to_owned()];
+    labels.extend(AFFINITY_LABELS.map(str::to_owned).into_iter().zip(values.map(Value::from)));
+}
+
+/// Removes what [`value`] and the API server add to each object.
+fn shrink(envelope: &mut Map<String, Value>) {
+    envelope.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind"));
+    let Some(Value::Object(metadata)) = envelope.get_mut("metadata") else { return };
+    metadata.retain(|field, _| KEPT_METADATA.contains(&field.as_str()));
+    for field in ["labels", "annotations"] {
+        let Some(Value::Object(texts)) = metadata.get_mut(field) else { continue };
+        texts.retain(|name, text| {
+            let is_empty = name == METADATA && NO_METADATA.iter().any(|empty| *text == **empty);
+            !is_empty && !AFFINITY_LABELS.contains(&name.as_str())
+        });
+        if texts.is_empty() {
+            metadata.remove(field);
+        }
+    }
+    if metadata.is_empty() {
+        envelope.remove("metadata");
+    }
 }
 
 fn cidr_name(cidr: &IpNet) -> String {

@@ -26,9 +26,16 @@ fn etcd_round_trip(key: &Key, value: &Value) -> Object {
     object
 }
 
+/// The API server knows resource versions and UIDs without the writer.
 fn crd_round_trip(kind: crd::Kind, value: &Value) -> (Key, Object) {
-    let (key, object) = crd::parse(kind, value.clone()).unwrap();
-    assert_eq!(crd::value(&key, &object).unwrap(), *value);
+    let mut read = value.clone();
+    read["metadata"]["resourceVersion"] = "17".into();
+    read["metadata"]["uid"] = "u".into();
+    let (key, object) = crd::parse(kind, read).unwrap();
+    let mut written = crd::value(&key, &object).unwrap();
+    let metadata = written["metadata"].as_object_mut().unwrap();
+    metadata.retain(|field, _| !["resourceVersion", "uid"].contains(&field.as_str()));
+    assert_eq!(written, *value);
     assert_eq!(crd::Kind::of(&key), Some(kind));
     (key, object)
 }
@@ -188,7 +195,11 @@ fn block_in_kubernetes_has_calicos_fields() {
     let value = json!({
         "apiVersion": "crd.projectcalico.org/v1",
         "kind": "IPAMBlock",
-        "metadata": {"name": "10-244-0-0-29", "resourceVersion": "17", "uid": "u"},
+        "metadata": {
+            "name": "10-244-0-0-29",
+            "annotations": {"projectcalico.org/metadata": "{\"creationTimestamp\":null}", "a": "b"},
+            "ownerReferences": [{"uid": "o"}]
+        },
         "spec": spec
     });
     let (key, object) = crd_round_trip(crd::Kind::Block, &value);
@@ -301,6 +312,7 @@ fn affinity_has_calicos_fields() {
         "kind": "BlockAffinity",
         "metadata": {
             "name": "node-a-10-244-0-0-26",
+            "annotations": {"projectcalico.org/metadata": "{\"creationTimestamp\":null}"},
             "labels": {
                 "projectcalico.org/affinity-type": "host",
                 "projectcalico.org/hostname-hash": "PY3TQE2E3XMTETLM2MJO3UITKPFB27YUJ4T4E5XGPEJON3SM4QAA",
@@ -334,10 +346,17 @@ fn handle_has_calicos_fields() {
     let value = json!({
         "apiVersion": "crd.projectcalico.org/v1",
         "kind": "IPAMHandle",
-        "metadata": {"name": "net.abc"},
+        "metadata": {
+            "name": "net.abc",
+            "annotations": {"projectcalico.org/metadata": "{\"creationTimestamp\":null}"}
+        },
         "spec": {"handleID": "net.AbC", "block": {"10.244.0.0/26": 2}, "deleted": false}
     });
-    assert_eq!(crd_round_trip(crd::Kind::Handle, &value).0, key);
+    let (read, object) = crd_round_trip(crd::Kind::Handle, &value);
+    assert_eq!(read, key);
+    // Nothing that all objects have takes memory.
+    let Object::Handle(handle) = object else { panic!() };
+    assert_eq!(handle.preserved, Preserved::default());
     let error = etcd::parse(&key, br#"{"block":{"x":1}}"#).unwrap_err().to_string();
     assert!(error.starts_with("IPAMHandle net.AbC: block: \"x\": "), "{error}");
 }
@@ -360,7 +379,7 @@ fn config_has_calicos_fields() {
     let value = json!({
         "apiVersion": "crd.projectcalico.org/v1",
         "kind": "IPAMConfig",
-        "metadata": {"name": "default"},
+        "metadata": {"name": "default", "annotations": {"projectcalico.org/metadata": "{\"labels\":{}}"}},
         "spec": {"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": 4}
     });
     crd_round_trip(crd::Kind::Config, &value);
@@ -388,6 +407,9 @@ fn pool_has_calicos_fields() {
     assert_eq!((conf.vxlan, conf.nat_outgoing), (Mode::CrossSubnet, true));
     assert_eq!(Pool::new(conf).unwrap().block_size(), 26);
     value["apiVersion"] = crd::API_VERSION.into();
+    let metadata = value["metadata"].as_object_mut().unwrap();
+    metadata.remove("uid");
+    metadata.insert("annotations".to_owned(), json!({"projectcalico.org/metadata": "{}"}));
     crd_round_trip(crd::Kind::Pool, &value);
 
     let created = PoolConf {

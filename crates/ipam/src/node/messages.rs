@@ -278,11 +278,18 @@ impl Attachment {
     /// Attribute that marks allocations of podwire, with the interface as value.
     const MARK: &str = "podwire";
 
+    /// Value of the mark without an interface. Old API servers of Kubernetes refuse an empty text.
+    const NO_INTERFACE: &str = "-";
+
+    fn mark(&self) -> &str {
+        if self.interface.is_empty() { Self::NO_INTERFACE } else { &self.interface }
+    }
+
     /// Returns the attribute of the addresses of this attachment.
     pub(crate) fn attribute(&self, node: &str, time: Timestamp) -> Arc<Attribute> {
         let mut secondary = BTreeMap::from([
             ("node".to_owned(), node.to_owned()),
-            (Self::MARK.to_owned(), self.interface.clone()),
+            (Self::MARK.to_owned(), self.mark().to_owned()),
         ]);
         if let Some(pod) = &self.pod {
             secondary.insert("namespace".to_owned(), pod.namespace.clone());
@@ -300,7 +307,7 @@ impl Attachment {
         let interface = attribute.secondary.get(Self::MARK);
         attribute.handle() == Some(&self.handle)
             && attribute.node() == Some(node)
-            && interface.is_none_or(|interface| *interface == self.interface)
+            && interface.is_none_or(|interface| *interface == self.mark())
     }
 
     /// Returns whether podwire on this node wrote the attribute, for an attachment or for its reserve.
