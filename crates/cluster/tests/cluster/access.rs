@@ -68,6 +68,70 @@ fn manifest_grants_the_needed_rights() {
     });
 }
 
+/// The manifest for routed pods, with the definitions of its custom resources.
+#[test]
+fn routed_manifest_grants_the_needed_rights() {
+    with_server(RBAC, |server| {
+        for name in ["calico-crds.yaml", "podwire-routed.yaml"] {
+            let file = manifest().with_file_name(name);
+            // The server answers before it knows all groups.
+            let apply = ["apply", "-f", file.to_str().unwrap()];
+            testkit::wait_for(name, LONG, || server.try_kubectl(&apply).is_ok());
+        }
+        server.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+        let group = "/apis/crd.projectcalico.org/v1";
+        let cidr = "10.6.0.0/26";
+        let objects = [
+            ("ippools", "IPPool", json!({"cidr": cidr})),
+            ("ipamhandles", "IPAMHandle", json!({"handleID": "a", "block": {}})),
+            (
+                "blockaffinities",
+                "BlockAffinity",
+                json!({"cidr": cidr, "node": "a", "state": "confirmed", "deleted": "false"}),
+            ),
+            (
+                "ipamblocks",
+                "IPAMBlock",
+                json!({"cidr": cidr, "allocations": [null], "unallocated": [0], "attributes": [],
+                    "strictAffinity": false}),
+            ),
+        ];
+        block_on(async {
+            let cluster = client_of(server, "podwire-token").await;
+            for (plural, kind, spec) in objects {
+                let path = format!("{group}/{plural}");
+                let object = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": kind,
+                    "metadata": {"name": "a"}, "spec": spec});
+                let Write::Done(at) = cluster.create(&path, &object).await.unwrap() else {
+                    panic!("{plural}");
+                };
+                let read = cluster.get_json(&path, "a").await.unwrap().unwrap();
+                assert_eq!(read.metadata().revision(), at);
+                cluster.replace(&path, "a", object, at).await.unwrap();
+                let at = cluster.get_json(&path, "a").await.unwrap().unwrap().metadata().revision();
+                assert!(cluster.delete(&path, "a", at).await.unwrap(), "{plural}");
+            }
+            let config = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
+                "metadata": {"name": "default"}, "spec": {"strictAffinity": true,
+                "autoAllocateBlocks": true}});
+            let error = cluster.create(&format!("{group}/ipamconfigs"), &config).await.unwrap_err();
+            assert!(chain(&error).contains("cannot create"), "{}", chain(&error));
+        });
+        let paths = ["ippools", "ipreservations", "ipamconfigs", "ipamblocks", "blockaffinities"];
+        let paths = paths.iter().map(|plural| format!("{group}/{plural}"));
+        let core = ["nodes", "pods", "namespaces"].map(|plural| format!("/api/v1/{plural}"));
+        for path in paths.chain(core) {
+            for query in ["", "?watch=1&timeoutSeconds=1"] {
+                let raw = format!("{path}{query}");
+                server.kubectl(&["--token=podwire-token", "get", "--raw", &raw]);
+            }
+        }
+        let denied =
+            server.try_kubectl(&["--token=podwire-token", "delete", "namespace", "default"]);
+        assert!(denied.unwrap_err().contains("orbidden"));
+    });
+}
+
 /// The agent neither creates nor deletes nodes, and the manifest does not let it.
 #[test]
 fn manifest_denies_creating_and_deleting_nodes() {

@@ -11,3 +11,4 @@ mod faults;
 mod nodes;
 mod server;
 mod watch;
+mod write;

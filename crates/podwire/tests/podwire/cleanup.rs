@@ -191,8 +191,14 @@ fn install_copies_the_program() {
 /// The agent saves paths that must be valid on the node, outside of its container.
 #[test]
 fn manifest_mounts_host_paths_unchanged() {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = fs::read_to_string(package.join("../../deploy/kubernetes/podwire.yaml")).unwrap();
+    for name in ["podwire.yaml", "podwire-routed.yaml"] {
+        check_mounts(name);
+    }
+}
+
+fn check_mounts(manifest: &str) {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    let text = fs::read_to_string(deploy.join(manifest)).unwrap();
     let (_, agent) = text.split_once("- name: agent\n").unwrap();
     let (agent, volumes) = agent.split_once("      volumes:\n").unwrap();
     let (_, mounts) = agent.split_once("volumeMounts:\n").unwrap();
