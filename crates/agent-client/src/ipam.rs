@@ -171,9 +171,12 @@ pub struct PodInfo {
     pub namespace_annotations: Texts,
 }
 
-/// The path of a pod's page. Names of pods and namespaces need no escaping.
-pub fn pod_path(namespace: &str, name: &str) -> String {
-    format!("{POD}/{namespace}/{name}")
+/// The path of a pod's page. With a UID, an earlier pod of the same name is not meant. Names of pods and namespaces,
+/// and UIDs, need no escaping.
+pub fn pod_path(pod: &Pod) -> String {
+    let Pod { namespace, name, uid } = pod;
+    let uid = if uid.is_empty() { String::new() } else { format!("/{uid}") };
+    format!("{POD}/{namespace}/{name}{uid}")
 }
 
 /// Why a request failed.

@@ -173,6 +173,11 @@ impl Pages {
         if method == Method::GET && path == agent_client::pools::VIEW {
             return Answer::of_pools(pools.view().await);
         }
+        if method == Method::GET
+            && let Some(answer) = pools.pod(&path).await
+        {
+            return Answer::of_pools(answer);
+        }
         if method != Method::POST {
             return self.get(method, path).await;
         }

@@ -2,24 +2,22 @@
 //! The node condition controller: tells Kubernetes that the network of this node works. Kubernetes keeps
 //! pods away from a node until then.
 
-use std::sync::Arc;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use text::ErrorChain;
 use tokio::sync::watch;
 
-use crate::lease::LeaseBackend;
 use crate::membership::at;
-use crate::overlay::Programmed;
 use crate::supervisor::{Failure, Heartbeat};
 
 /// Delay before a failed request is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Sets the condition each time the node has joined through the store.
-pub(crate) async fn run(
-    leases: &dyn LeaseBackend,
-    network: &mut watch::Receiver<Option<Arc<Programmed>>>,
+pub(crate) async fn run<N, E: Display>(
+    network: &mut watch::Receiver<Option<N>>,
+    is_member: impl Fn(&N) -> bool,
+    set: impl AsyncFn() -> Result<(), E>,
     heartbeat: &Heartbeat,
 ) -> Result<(), Failure> {
     network.mark_changed();
@@ -32,13 +30,11 @@ pub(crate) async fn run(
         }
         heartbeat.beat();
         retry_at = None;
-        let is_member =
-            network.borrow_and_update().as_ref().is_some_and(|one| !one.joined.from_cache);
-        if !is_member {
+        if !network.borrow_and_update().as_ref().is_some_and(&is_member) {
             continue;
         }
-        if let Err(error) = heartbeat.during(leases.set_network_available()).await {
-            tracing::warn!(error = %ErrorChain(&error), "node condition not set, retrying");
+        if let Err(error) = heartbeat.during(set()).await {
+            tracing::warn!(%error, "node condition not set, retrying");
             retry_at = Some(Instant::now() + RETRY_INTERVAL);
         }
     }

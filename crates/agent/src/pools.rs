@@ -9,13 +9,16 @@ mod block_routes;
 mod catalog;
 pub(crate) mod change;
 mod check;
+mod choice;
 mod collection;
 mod commands;
 mod core;
 mod journal;
 mod keyvalue;
+mod kubernetes;
 mod objects;
 mod observe;
+mod pods;
 mod release;
 #[cfg(test)]
 mod tests;
@@ -48,10 +51,11 @@ use self::core::{Core, Effect, OwnAddresses};
 pub(crate) use self::core::{RoutedMessage, RoutedSnapshot};
 use self::journal::Journal;
 pub(crate) use self::keyvalue::KeyValueObjects;
+pub(crate) use self::kubernetes::{KubernetesObjects, network_available};
 pub(crate) use self::objects::ObjectStore;
 use self::objects::{HandleListing, Listed, ObjectEvents, ObjectWatch};
 use self::observe::Observed;
-use crate::lease::OwnNode;
+pub(crate) use self::pods::{KnownPods, PodDirectory};
 use crate::membership::underlay;
 use crate::settings::{Pods, Settings};
 use crate::status::{ConditionKind, StatusHub};
@@ -109,6 +113,7 @@ pub(crate) enum Request {
 pub(crate) struct PoolsController {
     settings: Arc<Settings>,
     hub: StatusHub,
+    /// Empty until it was looked up.
     name: String,
     objects: Arc<dyn ObjectStore>,
     journal: Journal,
@@ -182,7 +187,7 @@ impl PoolsController {
         PoolsController {
             settings: Arc::clone(settings),
             hub: hub.clone(),
-            name: node_name(settings),
+            name: String::new(),
             objects,
             journal: Journal::new(&settings.node.state_dir),
             underlay_changed: Arc::clone(underlay_changed),
@@ -193,6 +198,7 @@ impl PoolsController {
     }
 
     pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
+        heartbeat.during(self.look_up_name()).await;
         loop {
             let own = heartbeat.during(self.wait_for_underlay()).await;
             let entries = self.load_journal().await?;
@@ -391,6 +397,10 @@ impl PoolsController {
             Some(problem) => self.hub.set_problem(ConditionKind::Pools, problem),
             None => self.hub.clear_problem(ConditionKind::Pools),
         }
+        match run.core.unpublished() {
+            Some(problem) => self.hub.set_problem(ConditionKind::Lease, problem),
+            None => self.hub.clear_problem(ConditionKind::Lease),
+        }
     }
 
     async fn load_journal(&self) -> Result<Vec<ipam::node::JournalEntry>, Failure> {
@@ -449,6 +459,25 @@ impl PoolsController {
         !pools.is_empty()
     }
 
+    /// Asks the store for the name of this node, and tries again until it answers.
+    async fn look_up_name(&mut self) {
+        loop {
+            match self.objects.node_name().await {
+                Ok(name) => {
+                    self.hub.clear_problem(ConditionKind::Store);
+                    self.name = name.unwrap_or_else(|| node_name(&self.settings));
+                    self.hub.set_node(&self.name);
+                    return;
+                }
+                Err(error) => self.hub.set_problem(ConditionKind::Store, error),
+            }
+            tokio::select! {
+                () = sleep(RELIST_DELAY) => {}
+                () = self.underlay_changed.notified() => self.objects.reconnect(),
+            }
+        }
+    }
+
     async fn wait_for_underlay(&mut self) -> OwnAddresses {
         loop {
             match self.find_underlay().await {
@@ -476,7 +505,8 @@ impl PoolsController {
     /// Chooses the interface to other nodes: one with addresses of both families, if there is one.
     async fn find_underlay(&self) -> Result<OwnAddresses, String> {
         let settings = &self.settings.underlay;
-        let facts = underlay::observe(&self.settings, &OwnNode::default()).await?;
+        let own = self.objects.own_node().await?;
+        let facts = underlay::observe(&self.settings, &own).await?;
         let wish = Wish {
             interfaces: &settings.interfaces,
             patterns: &settings.patterns,

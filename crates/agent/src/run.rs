@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use gojson::DecodeError;
 use overlay::plan;
+use text::ErrorChain;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
@@ -24,13 +25,13 @@ use crate::multicast::{self, Counters, Multicast};
 use crate::nat::{self, Nat};
 use crate::node_files::cni_conf::CniConf;
 use crate::node_files::{bridge, calico, subnet_env};
-use crate::overlay::{Inputs, Outputs, Overlay};
+use crate::overlay::{Inputs, Outputs, Overlay, Programmed};
 use crate::path_check::{self, PathCheck, PathResult, ProbeIntervals};
 use crate::paths::Paths;
 use crate::pools::api::PoolsApi;
-use crate::pools::{self, PoolsController};
+use crate::pools::{self, KnownPods, PoolsController};
 use crate::routed::{self, Routed};
-use crate::settings::{self, Pods, Settings};
+use crate::settings::{self, Pods, Settings, StoreChoice};
 use crate::status::StatusHub;
 use crate::status::log::StatusLog;
 use crate::supervisor::{Faults, Supervisor, Timing};
@@ -79,8 +80,10 @@ pub async fn run_with(
     let supervisor = Supervisor::new(&hub, timing, faults);
     let shown = hub.clone();
     let (to_pools, requests) = unbounded_channel();
+    let pods = matches!(settings.store, StoreChoice::Kubernetes(_)).then(KnownPods::default);
     let pools = matches!(settings.network.pods, Pods::Routed { .. });
-    let pools = pools.then(|| PoolsApi::new(to_pools));
+    let pools = pools.then(|| PoolsApi::new(to_pools, pods.clone()));
+    let inputs = PoolInputs { requests, pods };
     supervisor.add("api", async move |heartbeat| {
         api::serve(listener.as_ref(), &mut socket, &shown, pools.clone(), heartbeat).await;
         Ok(())
@@ -90,9 +93,16 @@ pub async fn run_with(
         Ok(())
     });
     // The socket answers while the store opens.
-    let running = supervisor.during(add_controllers(settings, &hub, &supervisor, requests)).await;
+    let running = supervisor.during(add_controllers(settings, &hub, &supervisor, inputs)).await;
     running?;
     Ok(supervisor.run().await)
+}
+
+/// What connects the API with the controllers of address pools.
+struct PoolInputs {
+    requests: UnboundedReceiver<pools::Request>,
+    /// Set when the store is open. Only with Kubernetes.
+    pods: Option<KnownPods>,
 }
 
 /// Opens the store and the dataplanes, and adds the controllers. Each needs one call of `add`.
@@ -100,7 +110,7 @@ async fn add_controllers(
     settings: Settings,
     hub: &StatusHub,
     supervisor: &Supervisor,
-    requests: UnboundedReceiver<pools::Request>,
+    inputs: PoolInputs,
 ) -> Result<(), Error> {
     if let Some(text) = &settings.network.config {
         net_config::check(text.expose())?;
@@ -137,7 +147,7 @@ async fn add_controllers(
     }
     match &settings.network.pods {
         Pods::Bridged => add_bridged(&settings, hub, supervisor, planes).await,
-        Pods::Routed { .. } => add_routed(&settings, hub, supervisor, planes, requests).await,
+        Pods::Routed { .. } => add_routed(&settings, hub, supervisor, planes, inputs).await,
     }
 }
 
@@ -157,18 +167,20 @@ async fn add_routed(
     hub: &StatusHub,
     supervisor: &Supervisor,
     planes: Planes,
-    requests: UnboundedReceiver<pools::Request>,
+    inputs: PoolInputs,
 ) -> Result<(), Error> {
     let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
-    let objects = lease::open_objects(settings).await?;
+    let PoolInputs { requests, pods } = inputs;
+    let (objects, directory) = lease::open_objects(settings).await?;
     let (to_routed, messages) = unbounded_channel();
     let (to_path_check, path_commands) = unbounded_channel();
     let (path_result, path_results) = unbounded_channel();
     let (programmed, has_routes) = watch::channel(None);
     let (translated, has_rules) = watch::channel(None);
 
+    let store = Arc::clone(&objects);
     let mut pools =
-        PoolsController::new(settings, hub, objects, &underlay_changed, requests, to_routed);
+        PoolsController::new(settings, hub, store, &underlay_changed, requests, to_routed);
     supervisor.add("pools", async move |heartbeat| pools.run(heartbeat).await);
 
     let paths = Some(to_path_check).filter(|_| settings.checks.path_check);
@@ -182,12 +194,26 @@ async fn add_routed(
     let mut nat = Nat::new(settings, hub, nft, inputs, translated);
     supervisor.add("nat", async move |heartbeat| nat.run(heartbeat).await);
 
-    let (conf, shown, mut network) = (Arc::clone(settings), hub.clone(), has_rules);
+    let (conf, shown, mut network) = (Arc::clone(settings), hub.clone(), has_rules.clone());
     supervisor.add("calico_files", async move |heartbeat| {
         calico::run(&conf, &mut network, &shown, heartbeat).await
     });
 
     add_path_check(supervisor, path_commands, path_result);
+
+    if let (Some(directory), Some(pods)) = (directory, pods) {
+        let (mut network, store) = (has_rules, Arc::clone(&objects));
+        pods.get_or_init(|| directory.clone());
+        supervisor.add("pods", async move |heartbeat| {
+            let name = heartbeat.during(objects.node_name()).await?;
+            directory.run(&name.unwrap_or_default(), heartbeat).await
+        });
+
+        supervisor.add("node_condition", async move |heartbeat| {
+            let set = async || store.set_network_available().await;
+            node_condition::run(&mut network, |_| true, set, heartbeat).await
+        });
+    }
     Ok(())
 }
 
@@ -247,7 +273,12 @@ async fn add_bridged(
 
     let mut network = has_rules;
     supervisor.add("node_condition", async move |heartbeat| {
-        node_condition::run(&*leases, &mut network, heartbeat).await
+        let is_member = |network: &Arc<Programmed>| !network.joined.from_cache;
+        let set = async || {
+            let set = leases.set_network_available().await;
+            set.map_err(|error| ErrorChain(&error).to_string())
+        };
+        node_condition::run(&mut network, is_member, set, heartbeat).await
     });
 
     add_path_check(supervisor, path_commands, path_result);
@@ -256,7 +287,7 @@ async fn add_bridged(
         let mut multicast = Multicast::new(commands, counters);
         supervisor.add("multicast", async move |heartbeat| {
             let ended = multicast.run(heartbeat).await;
-            ended.map_err(|error| text::ErrorChain(&error).to_string())
+            ended.map_err(|error| ErrorChain(&error).to_string())
         });
     }
     Ok(())

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use cluster::{
-    Access, AnnotationPrefixes, Cluster, Condition, Event, Mirror, Node, Object, Reflector, Update,
-    Write, annotation_changes,
+    Access, AnnotationPrefixes, Cluster, Event, Mirror, Node, Object, Reflector, Update, Write,
+    annotation_changes,
 };
 use gojson::DecodeError;
 use overlay::lease::annotations::{AnnotationPrefix, NodeFacts, Overwrites};
@@ -22,6 +22,7 @@ use super::{
     PeerSource, Renewal, Snapshot, StoreItem, saved_text,
 };
 use crate::managed_file::{self, in_background};
+use crate::pools::network_available;
 
 /// Attempts to annotate this node. The node changes in between only when kubelet reports its status.
 const ATTEMPTS: usize = 100;
@@ -320,13 +321,7 @@ impl LeaseBackend for KubernetesLeases {
             if !self.sets_condition {
                 return Ok(());
             }
-            let condition = Condition {
-                kind: "NetworkUnavailable".to_owned(),
-                status: "False".to_owned(),
-                reason: "PodwireIsUp".to_owned(),
-                message: "podwire is running on this node".to_owned(),
-            };
-            Ok(self.cluster.set_condition(self.name(), &condition).await?)
+            Ok(self.cluster.set_condition(self.name(), &network_available()).await?)
         })
     }
 

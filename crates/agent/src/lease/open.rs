@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use cluster::{Access, SERVICE_ACCOUNT};
+use cluster::{Access, Cluster, SERVICE_ACCOUNT};
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 
 use super::{Error, KeyValueLeases, KubernetesConf, KubernetesLeases, LeaseBackend};
-use crate::pools::{KeyValueObjects, ObjectStore};
+use crate::pools::{KeyValueObjects, KubernetesObjects, ObjectStore, PodDirectory};
 use crate::settings::{self, Settings, StoreChoice};
 
 /// Prefix of the keys in the embedded store, the same as flannel's in etcd.
@@ -28,21 +28,25 @@ pub(crate) async fn open(settings: &Settings) -> Result<Arc<dyn LeaseBackend>, E
     })
 }
 
-/// Opens the place of Calico's objects.
-pub(crate) async fn open_objects(settings: &Settings) -> Result<Arc<dyn ObjectStore>, Error> {
-    Ok(match &settings.store {
+/// Opens the place of Calico's objects. Kubernetes also knows the pods.
+pub(crate) async fn open_objects(
+    settings: &Settings,
+) -> Result<(Arc<dyn ObjectStore>, Option<PodDirectory>), Error> {
+    let objects: Arc<dyn ObjectStore> = match &settings.store {
         StoreChoice::Embedded(path) => {
             Arc::new(KeyValueObjects::new(Arc::new(Embedded::open(path).await?)))
         }
         StoreChoice::Etcd(etcd) => {
             Arc::new(KeyValueObjects::new(Arc::new(Etcd::new(&etcd_conf(etcd))?)))
         }
-        StoreChoice::Kubernetes(_) => {
-            return Err(Error::from(cluster::Error::Invalid(
-                "address pools need the store embedded or etcd".to_owned(),
-            )));
+        StoreChoice::Kubernetes(kubernetes) => {
+            let conf = kubernetes_conf(settings, kubernetes)?;
+            let cluster = Cluster::open(&conf.access).await?;
+            let pods = PodDirectory::new(cluster.clone());
+            return Ok((Arc::new(KubernetesObjects::new(cluster, conf)), Some(pods)));
         }
-    })
+    };
+    Ok((objects, None))
 }
 
 fn etcd_conf(etcd: &settings::Etcd) -> EtcdConf {

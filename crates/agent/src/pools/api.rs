@@ -15,7 +15,8 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Call, Request};
+use super::pods::PodName;
+use super::{Call, KnownPods, Request, choice};
 use crate::status::StatusHub;
 
 /// Time for which a request waits for the store.
@@ -38,14 +39,16 @@ const FAILED: u32 = 999;
 #[derive(Debug, Clone)]
 pub struct PoolsApi {
     requests: UnboundedSender<Request>,
+    /// `None` without Kubernetes.
+    pods: Option<KnownPods>,
 }
 
 /// Body of a response: JSON, of success or of a [`wire::Failure`].
 pub(crate) type Answer = Result<String, wire::Failure>;
 
 impl PoolsApi {
-    pub(crate) fn new(requests: UnboundedSender<Request>) -> Self {
-        Self { requests }
+    pub(crate) fn new(requests: UnboundedSender<Request>, pods: Option<KnownPods>) -> Self {
+        Self { requests, pods }
     }
 
     /// Answers a `POST` to one of the paths of [`agent_client::ipam`]; `None` for another path.
@@ -74,6 +77,28 @@ impl PoolsApi {
         }
     }
 
+    /// Answers a `GET` of a pod's page: what is known of the pod, or `None` if there is no such pod or no Kubernetes.
+    pub(crate) async fn pod(&self, path: &str) -> Option<Answer> {
+        let rest = path.strip_prefix(wire::POD)?.strip_prefix('/')?;
+        let mut parts = rest.split('/');
+        let (namespace, name) = (parts.next()?, parts.next()?);
+        let uid = parts.next().unwrap_or_default();
+        match self.find_pod(PodName { namespace, name, uid }).await {
+            Ok(info) => info.map(|info| print(&info)),
+            Err(failure) => Some(Err(failure)),
+        }
+    }
+
+    async fn find_pod(&self, pod: PodName<'_>) -> Result<Option<wire::PodInfo>, wire::Failure> {
+        let Some(pods) = &self.pods else { return Ok(None) };
+        let pods = pods.get().ok_or_else(not_ready)?;
+        pods.find(pod).await.map_err(|msg| wire::Failure {
+            code: TRY_AGAIN,
+            msg,
+            details: "the pod may need an address from another pool".to_owned(),
+        })
+    }
+
     async fn assign(&self, body: &[u8]) -> Answer {
         let request: wire::AssignRequest = parse(body)?;
         let netns = Some(request.netns.clone()).filter(|path| !path.is_empty());
@@ -88,10 +113,19 @@ impl PoolsApi {
             interface: request.ifname,
             netns,
             netns_inode,
-            pod: request.pod.map(|pod| Pod { namespace: pod.namespace, name: pod.name }),
+            pod: request
+                .pod
+                .as_ref()
+                .map(|pod| Pod { namespace: pod.namespace.clone(), name: pod.name.clone() }),
             tunnel: None,
         };
-        let call = Call::Assign(Box::new(AssignRequest {
+        let info = match &request.pod {
+            Some(wire::Pod { namespace, name, uid }) => {
+                self.find_pod(PodName { namespace, name, uid }).await?
+            }
+            None => None,
+        };
+        let mut request = AssignRequest {
             attachment,
             ipv4: request.ipv4,
             ipv6: request.ipv6,
@@ -100,8 +134,12 @@ impl PoolsApi {
             addresses: request.addresses,
             namespace_labels: BTreeMap::new(),
             deadline: Timestamp::from(SystemTime::now()) + STORE_DEADLINE,
-        }));
-        match self.call(call).await? {
+        };
+        if let Some(info) = &info {
+            let invalid = |msg| wire::Failure { code: INVALID, msg, details: String::new() };
+            choice::apply(info, &mut request).map_err(invalid)?;
+        }
+        match self.call(Call::Assign(Box::new(request))).await? {
             Reply::Assigned(mut assigned) => {
                 assigned.sort_by_key(|one| one.address.is_ipv6());
                 print(&wire::AssignResponse {
@@ -174,17 +212,20 @@ impl PoolsApi {
         request: impl FnOnce(oneshot::Sender<T>) -> Request,
     ) -> Result<T, wire::Failure> {
         let (reply, answered) = oneshot::channel();
-        let not_ready = || wire::Failure {
-            code: TRY_AGAIN,
-            msg: "the agent's address pools are not ready".to_owned(),
-            details: "run `podwire status` for the reason".to_owned(),
-        };
         self.requests.send(request(reply)).map_err(|_| not_ready())?;
         match timeout(limit, answered).await {
             Ok(Ok(reply)) => Ok(reply),
             // The controller was restarted, or waits for the store.
             Ok(Err(_)) | Err(_) => Err(not_ready()),
         }
+    }
+}
+
+fn not_ready() -> wire::Failure {
+    wire::Failure {
+        code: TRY_AGAIN,
+        msg: "the agent's address pools are not ready".to_owned(),
+        details: "run `podwire status` for the reason".to_owned(),
     }
 }
 

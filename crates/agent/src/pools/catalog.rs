@@ -58,11 +58,16 @@ impl Catalog {
             (Key::Config, Some(Object::Config(config))) => self.config = config.clone(),
             (Key::Config, _) => self.config = IpamConfig::default(),
             (Key::Node(name), object) => {
-                match object {
+                let before = match object {
                     Some(Object::Node(node)) => {
-                        self.nodes.insert(name.clone(), (stored.revision, node.clone()));
+                        self.nodes.insert(name.clone(), (stored.revision, node.clone()))
                     }
-                    _ => drop(self.nodes.remove(name)),
+                    _ => self.nodes.remove(name),
+                };
+                // In Kubernetes, a node changes every few minutes without any change that matters here.
+                let after = self.nodes.get(name).map(|(_, node)| node);
+                if before.as_ref().map(|(_, node)| node) == after {
+                    return Affected::Nothing;
                 }
                 return Affected::Node(name.clone());
             }
@@ -193,6 +198,22 @@ mod tests {
         assert_eq!(catalog.malformed().count(), 0);
         catalog.update(&stored(Key::Pool("good".to_owned()), 4, Content::Deleted));
         assert_eq!(names(&catalog), [""; 0]);
+    }
+
+    #[test]
+    fn node_without_a_change_that_matters_affects_nothing() {
+        let mut catalog = Catalog::default();
+        let node = |revision, content| stored(Key::Node("n1".to_owned()), revision, content);
+        let content = || {
+            let name = "n1".to_owned();
+            Content::Object(Object::Node(NodeResource { name, ..NodeResource::default() }))
+        };
+        let affected = Affected::Node("n1".to_owned());
+        assert_eq!(catalog.update(&node(1, content())), affected);
+        assert_eq!(catalog.update(&node(2, content())), Affected::Nothing);
+        assert_eq!(catalog.node("n1").map(|(revision, _)| revision), Some(Revision(2)));
+        assert_eq!(catalog.update(&node(3, Content::Deleted)), affected);
+        assert_eq!(catalog.update(&node(4, Content::Deleted)), Affected::Nothing);
     }
 
     #[test]

@@ -103,6 +103,8 @@ struct Tunnels {
 struct Publishing {
     is_running: bool,
     retry_at: Option<Timestamp>,
+    /// Why the last write failed.
+    error: Option<String>,
 }
 
 impl Tunnels {
@@ -203,6 +205,7 @@ impl Core {
         outcome: Outcome,
     ) -> Vec<Effect> {
         self.publishing.is_running = false;
+        self.publishing.error = None;
         let key = Key::Node(self.name.clone());
         let present = match outcome {
             Outcome::Done(revision) => {
@@ -213,15 +216,17 @@ impl Core {
                 let (revision, content) = (Revision::default(), Content::Deleted);
                 Some(Stored { key, revision, content })
             }
-            Outcome::Unreachable(_) => {
+            Outcome::Unreachable(error) => {
                 self.publishing.retry_at = Some(now + RETRY_DELAY);
+                self.publishing.error = Some(error);
                 None
             }
         };
-        if let Some(stored) = present {
-            self.catalog.update(&stored);
-        }
-        self.event(now, Event::Tick)
+        let changed = present.map(|stored| self.catalog.update(&stored));
+        let has_changed = changed.is_some_and(|affected| affected != Affected::Nothing);
+        // The labels of the node may have changed.
+        let event = if has_changed { Event::Settings(self.settings()) } else { Event::Tick };
+        self.event(now, event)
     }
 
     /// Returns when [`Core::event`] with a tick is due.
@@ -241,6 +246,11 @@ impl Core {
             problems.push("waiting for the address of the tunnel to other nodes".to_owned());
         }
         (!problems.is_empty()).then(|| problems.join("; "))
+    }
+
+    /// Returns why this node is not in the store, if it is not.
+    pub(super) fn unpublished(&self) -> Option<String> {
+        self.publishing.error.clone().filter(|_| !self.is_published())
     }
 
     fn step(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {

@@ -10,6 +10,8 @@ use ipam::node::{Outcome, Revision, Stored, Verb};
 
 use ipam::calico::Key;
 
+use crate::lease::OwnNode;
+
 /// The future of an asynchronous trait method.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -31,6 +33,21 @@ pub(crate) trait ObjectStore: fmt::Debug + Send + Sync {
 
     /// Makes later requests use new connections, because the addresses of this node may have changed.
     fn reconnect(&self);
+
+    /// Returns the name of this node if the store knows it. `None` if the settings name it.
+    fn node_name(&self) -> BoxFuture<'_, Result<Option<String>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Returns the settings of the cluster for this node.
+    fn own_node(&self) -> BoxFuture<'_, Result<OwnNode, String>> {
+        Box::pin(async { Ok(OwnNode::default()) })
+    }
+
+    /// Tells the cluster that the network of this node works.
+    fn set_network_available(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// All objects except handles.

@@ -237,7 +237,7 @@ impl Settings {
         let (values, warnings) = without_passwords(values);
         let values = &values;
         let store = store(values)?;
-        let pods = pools::parse(values, &store)?;
+        let pods = pools::parse(values)?;
         Ok(Settings {
             sources: Sources {
                 saved: saved::print(values, store.name()),

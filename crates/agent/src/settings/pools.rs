@@ -5,14 +5,14 @@ use ipam::pool::{Mode, Pool, PoolConf};
 use ipnet::IpNet;
 
 use super::Error;
-use super::model::{Pods, StoreChoice};
+use super::model::Pods;
 use super::values::RawValues;
 use crate::pools::change;
 
 /// Names of the pools that Calico creates at its first start.
 const NAMES: [&str; 2] = ["default-ipv4-ippool", "default-ipv6-ippool"];
 
-pub(super) fn parse(values: &RawValues, store: &StoreChoice) -> Result<Pods, Error> {
+pub(super) fn parse(values: &RawValues) -> Result<Pods, Error> {
     let mode = values.last("pods");
     let pools = pools(values)?;
     match mode.as_str() {
@@ -25,9 +25,6 @@ pub(super) fn parse(values: &RawValues, store: &StoreChoice) -> Result<Pods, Err
         }
         "routed" if values.switch("multicast")? => {
             Err(Error::new(values.place("multicast"), "not possible with --pods routed"))
-        }
-        "routed" if matches!(store, StoreChoice::Kubernetes(_)) => {
-            Err(Error::new(values.place("pods"), "routed pods require --store embedded or etcd"))
         }
         "routed" => Ok(Pods::Routed { pools }),
         other => Err(values.invalid("pods", other, "bridged or routed")),

@@ -35,8 +35,8 @@ const NEEDED_BY_PODS: [ConditionKind; 5] = [
 const REPAIRED: [ConditionKind; 2] = [ConditionKind::Kernel, ConditionKind::Rules];
 
 /// Controllers that pods do not need. Their failures are shown, but the agent stays healthy: a restart would not
-/// help, for example on a node without the capability for raw sockets.
-const OPTIONAL: [&str; 2] = ["path_check", "multicast"];
+/// help, for example on a node without the capability for raw sockets, or without the right to list pods.
+const OPTIONAL: [&str; 3] = ["path_check", "multicast", "pods"];
 
 /// Whether pods can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -84,7 +84,7 @@ impl Machine {
                 }
             });
         });
-        let api = PoolsApi::new(requests);
+        let api = PoolsApi::new(requests, None);
         self.agent = Some(Agent { api, stop: Some(stop), thread: Some(thread) });
     }
 
@@ -133,7 +133,7 @@ impl Drop for Agent {
 async fn run(settings: Settings, requests: UnboundedReceiver<Request>) {
     let settings = Arc::new(settings);
     let hub = StatusHub::new(String::new(), "etcd");
-    let objects = lease::open_objects(&settings).await.unwrap();
+    let (objects, _) = lease::open_objects(&settings).await.unwrap();
     let supervisor = Supervisor::new(&hub, Timing::default(), None);
     // Nothing reads the routes.
     let (routed, _) = unbounded_channel();

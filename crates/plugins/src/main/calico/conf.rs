@@ -222,15 +222,16 @@ fn annotations(request: &Request, keys: &Keys, pod: Option<&Pod>) -> Result<Anno
     }
     let policy: String = keys.get("policy.type")?;
     let wanted = pod.filter(|_| policy == "k8s" && request.command == Command::Add);
-    let Some(Pod { namespace, name, .. }) = wanted else { return Ok(Annotations::default()) };
+    let Some(pod) = wanted else { return Ok(Annotations::default()) };
     let socket = keys.path("agent_socket", agent_client::DEFAULT_SOCKET)?;
-    let path = agent::pod_path(namespace, name);
+    let path = agent::pod_path(pod);
     match agent::get::<agent::PodInfo>(&socket, &path, AGENT_TIMEOUT) {
         Ok(info) => Annotations::parse(&info.annotations, &info.namespace_annotations),
         Err(agent::Error::Unknown | agent::Error::Client(ClientError::Connect(_))) => {
             Ok(Annotations::default())
         }
         Err(error) => {
+            let Pod { namespace, name, .. } = pod;
             let doing = format!("ask the node agent for annotations of pod {namespace}/{name}");
             Err(Error::because(Code::TRY_LATER, doing, &error))
         }
