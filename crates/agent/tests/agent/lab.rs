@@ -20,6 +20,7 @@ mod read_only_sysctl;
 mod repairs;
 mod restart;
 mod routed;
+mod routed_kubernetes;
 mod services;
 mod source_address;
 mod store_file;

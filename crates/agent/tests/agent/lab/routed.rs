@@ -27,8 +27,18 @@ pub fn socket(node: &Node) -> PathBuf {
 
 /// Asks for addresses for the container.
 fn try_assign(node: &Node, container: &str, ipv6: bool) -> Result<Vec<IpAddr>, Error> {
+    try_assign_to(node, container, ipv6, None)
+}
+
+/// Asks for addresses for the container of a pod.
+pub fn try_assign_to(
+    node: &Node,
+    container: &str,
+    ipv6: bool,
+    pod: Option<ipam::Pod>,
+) -> Result<Vec<IpAddr>, Error> {
     let netns = "/proc/self/ns/net".to_owned();
-    request(node, &AssignRequest { netns, ipv4: !ipv6, ipv6, ..wanted(container) })
+    request(node, &AssignRequest { netns, pod, ipv4: !ipv6, ipv6, ..wanted(container) })
 }
 
 /// A request that names no address family.
@@ -62,11 +72,17 @@ pub fn assign(node: &Node, container: &str, ipv6: bool) -> Vec<IpAddr> {
 
 #[track_caller]
 fn release(node: &Node, container: &str) -> Vec<IpAddr> {
+    release_from(node, "pods", container)
+}
+
+/// Releases the addresses of a container in a network.
+#[track_caller]
+pub fn release_from(node: &Node, network: &str, container: &str) -> Vec<IpAddr> {
     let request = ReleaseRequest {
-        network: "pods".to_owned(),
+        network: network.to_owned(),
         container_id: container.to_owned(),
         ifname: "eth0".to_owned(),
-        handle: ipam::handle("pods", container),
+        handle: ipam::handle(network, container),
         ..ReleaseRequest::default()
     };
     let timeout = Duration::from_secs(20);
@@ -75,7 +91,7 @@ fn release(node: &Node, container: &str) -> Vec<IpAddr> {
 }
 
 /// Starts an agent on each node, and waits until each knows a block of the other.
-fn start(nodes: &[Node; 2], store: &Store) -> [Agent; 2] {
+pub fn start(nodes: &[Node; 2], store: &Store) -> [Agent; 2] {
     let agents = [0, 1].map(|at| Agent::start(&nodes[at], store));
     for agent in &agents {
         agent.wait("status.ready", |status| status.ready);
@@ -85,7 +101,7 @@ fn start(nodes: &[Node; 2], store: &Store) -> [Agent; 2] {
 }
 
 /// Assigns addresses on both nodes, and checks that their pods reach each other.
-fn check_pods(nodes: &[Node; 2], ipv6: bool) {
+pub fn check_pods(nodes: &[Node; 2], ipv6: bool) {
     let pods =
         [0, 1].map(|at| nodes[at].routed_pod(&format!("pod{at}"), &assign(&nodes[at], "c1", ipv6)));
     for (from, to) in [(0, 1), (1, 0)] {
