@@ -15,6 +15,9 @@ const VXLAN: [&str; 3] = ["--pool-cidr", "10.6.0.0/16,fd00:6::/64", "--pool-enca
 
 /// An address of the first own block that no pod has.
 fn unused(host: &Host, family: &str, pods: &[&RoutedPod<'_>]) -> IpAddr {
+    // The route may follow the first pod.
+    let has_own = || host.routes(family).iter().any(|route| route["type"] == "blackhole");
+    wait_until("the route of an own block", has_own);
     let routes = host.routes(family);
     let block = routes.iter().find(|route| route["type"] == "blackhole").expect("an own block");
     let (first, _) = block["dst"].as_str().unwrap().split_once('/').unwrap();
