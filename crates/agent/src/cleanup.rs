@@ -2,6 +2,8 @@
 //! `podwire cleanup`: removes every trace of an agent from its node, and its lease from the store. Objects with the
 //! owner tag of another agent are left alone. With `--keep-network` the network stays in place for flanneld.
 
+mod routed;
+
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -55,8 +57,11 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
         cleaner.remove_records(&saved_lease);
     } else {
         let is_released = cleaner.release(&saved_lease).await;
-        cleaner.clean_kernel(&saved_lease)?;
+        let mut networks = saved_lease.networks();
+        networks.extend(cleaner.leave_pools().await);
+        cleaner.clean_kernel(&saved_lease, networks)?;
         cleaner.remove_files(&saved_lease, is_released);
+        cleaner.remove_pool_files();
     }
     cleaner.remove(&view_file(settings), managed_file::remove);
     cleaner.remove(&backends_file(settings), managed_file::remove);
@@ -212,10 +217,11 @@ impl Cleaner<'_> {
         true
     }
 
-    fn clean_kernel(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
+    /// `networks` tells the agent's blackhole routes from those of others.
+    fn clean_kernel(&mut self, saved: &SavedLease, networks: Vec<IpNet>) -> Result<(), run::Error> {
         let options = Options {
             owner: self.settings.node.owner.clone(),
-            earlier_networks: saved.networks(),
+            earlier_networks: networks,
             secrets: Secrets::default(),
             queues: 1,
             udp: UdpTunnelSlot::default(),

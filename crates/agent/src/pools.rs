@@ -49,11 +49,12 @@ use self::collection::Collection;
 use self::commands::ToRelease;
 use self::core::{Core, Effect, OwnAddresses};
 pub(crate) use self::core::{RoutedMessage, RoutedSnapshot};
-use self::journal::Journal;
+pub(crate) use self::journal::Journal;
 pub(crate) use self::keyvalue::KeyValueObjects;
 pub(crate) use self::kubernetes::{KubernetesObjects, network_available};
+pub(crate) use self::objects::Listed;
 pub(crate) use self::objects::ObjectStore;
-use self::objects::{HandleListing, Listed, ObjectEvents, ObjectWatch};
+use self::objects::{HandleListing, ObjectEvents, ObjectWatch};
 use self::observe::Observed;
 pub(crate) use self::pods::{KnownPods, PodDirectory};
 use crate::membership::underlay;
@@ -600,7 +601,7 @@ impl Run {
 
 /// Returns the name under which this node is in the store: the configured one, or the host name in lower case,
 /// as with Calico.
-fn node_name(settings: &Settings) -> String {
+pub(crate) fn node_name(settings: &Settings) -> String {
     settings.node.name.clone().unwrap_or_else(|| {
         let name = rustix::system::uname();
         name.nodename().to_string_lossy().to_lowercase()

@@ -169,6 +169,7 @@ impl Core {
             self.step(now, Event::Settings(self.settings()), &mut effects);
         }
         if settings {
+            self.leave_deleted_pools(now, &mut effects);
             effects.extend(self.network());
         }
         self.look_after_own(now, &mut effects);
@@ -325,6 +326,15 @@ impl Core {
         self.catalog.pools().cloned()
     }
 
+    /// Returns the addresses of all nodes, with their names.
+    pub(super) fn node_addresses(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        self.catalog.nodes().flat_map(|(name, node)| {
+            let v4 = node.ipv4.map(|net| IpAddr::from(net.addr()));
+            let v6 = node.ipv6.map(|net| IpAddr::from(net.addr()));
+            v4.into_iter().chain(v6).map(|address| (name.as_str(), address))
+        })
+    }
+
     pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
         self.own.underlay.addresses.iter().collect()
     }
@@ -370,6 +380,19 @@ impl Core {
         self.needed_tunnels().into_iter().any(|tunnel| {
             self.tunnels.get(tunnel).is_none() && !self.tunnels.failed.contains(&tunnel)
         })
+    }
+
+    /// Gives back addresses of tunnels whose pool was deleted. Those of a disabled pool stay.
+    fn leave_deleted_pools(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let pools = &self.node.settings().pools;
+        let has_pool = |address: IpAddr| pools.containing(address).is_some();
+        let (kept, left): (Vec<_>, Vec<_>) =
+            self.tunnels.addresses.iter().copied().partition(|(_, address)| has_pool(*address));
+        self.tunnels.addresses = kept;
+        for (tunnel, _) in left {
+            let (ticket, handle) = (Ticket(TUNNEL_TICKETS - 1), tunnel.handle(&self.name));
+            self.step(now, Event::Release { ticket, handle, interface: None }, effects);
+        }
     }
 
     fn request_tunnels(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {

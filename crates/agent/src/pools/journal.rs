@@ -52,7 +52,7 @@ impl Journal {
         Arc::clone(&self.turn).lock_owned().await
     }
 
-    fn directory(&self) -> PathBuf {
+    pub(crate) fn directory(&self) -> PathBuf {
         self.state_dir.join(journal::DIRECTORY)
     }
 

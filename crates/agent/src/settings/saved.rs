@@ -25,7 +25,7 @@ const STORE: [&str; 12] = [
 ];
 
 /// Saved options that are paths. They are saved as absolute paths: cleanup may run in another directory.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 9] = [
     "store-file",
     "etcd-keyfile",
     "etcd-certfile",
@@ -34,9 +34,10 @@ const PATHS: [&str; 8] = [
     "subnet-file",
     "cni-conf-dir",
     "run-dir",
+    "calico-dir",
 ];
 
-const FILES: [&str; 4] = ["subnet-file", "cni-conf-dir", "cni-conf-name", "run-dir"];
+const FILES: [&str; 5] = ["subnet-file", "cni-conf-dir", "cni-conf-name", "run-dir", "calico-dir"];
 
 const EXTENSION: &str = "toml";
 

@@ -19,7 +19,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::json;
 
-use self::cluster::Backend;
+use self::cluster::{Backend, Encapsulation, Mode};
 use self::progress::Progress;
 use self::run::{Cleaned, Run};
 use crate::errors::{self, Hint, Usage};
@@ -33,6 +33,8 @@ Examples:
   podwire demo                          three nodes with two pods each, over vxlan
   podwire demo --nodes 5 --pods 4       more nodes and pods
   podwire demo --backend host-gw        plain routes instead of a tunnel
+  podwire demo --mode routed            addresses from a pool, as with Calico
+  podwire demo --mode routed --encapsulation none
   podwire demo --nodes 1                a dual-stack bridge network on a single node
   podwire demo --keep                   keep everything for inspection
   podwire demo --clean                  remove kept and killed demos
@@ -48,14 +50,20 @@ pub(crate) struct Demo {
     /// Number of pods per node [default: 2, or 3 on a single node]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=30))]
     pods: Option<u16>,
-    /// Backend between the nodes [default: vxlan]
-    #[arg(long, value_enum, value_name = "BACKEND")]
+    /// Where pods get their addresses from [default: bridged]
+    #[arg(long, value_enum, value_name = "PODS")]
+    mode: Option<Mode>,
+    /// Backend between the nodes of bridged pods [default: vxlan]
+    #[arg(long, value_enum, value_name = "NAME")]
     backend: Option<Backend>,
+    /// Encapsulation between the nodes of routed pods [default: vxlan]
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with = "backend")]
+    encapsulation: Option<Encapsulation>,
     /// Keep everything and print commands for inspection
     #[arg(long)]
     keep: bool,
     /// Remove earlier demos and exit
-    #[arg(long, conflicts_with_all = ["keep", "nodes", "pods", "backend"])]
+    #[arg(long, conflicts_with_all = ["keep", "nodes", "pods", "mode", "backend", "encapsulation"])]
     clean: bool,
 }
 
@@ -121,7 +129,18 @@ fn pods_per_node(args: Demo) -> Result<u16> {
 }
 
 fn check_backend(args: Demo) -> Result<()> {
+    let is_routed = args.mode == Some(Mode::Routed);
     let problem = match (args.nodes, args.backend) {
+        (_, Some(backend)) if is_routed => format!(
+            "--backend is {}: routed pods have no backend, pass --encapsulation",
+            backend.name()
+        ),
+        (1, None) if is_routed => {
+            "--mode is routed: a single node needs no pool, pass --nodes 2 to 8".to_owned()
+        }
+        (_, None) if !is_routed && args.encapsulation.is_some() => {
+            "--encapsulation is for routed pods: pass --mode routed".to_owned()
+        }
         (1, Some(backend)) => format!(
             "--backend is {}: a single node needs no backend, pass --nodes 2 to 8",
             backend.name()

@@ -102,7 +102,8 @@ fn tables(show: &Show, view: &View) -> String {
     parts.join("\n")
 }
 
-fn blocks(view: &View) -> String {
+/// The table of the blocks.
+pub(crate) fn blocks(view: &View) -> String {
     let rows = view.blocks.iter().map(|block| {
         let node = match block.node.as_str() {
             "" => "–".to_owned(),

@@ -123,6 +123,56 @@ fn vm_wireguard_demo_succeeds() {
     });
 }
 
+#[test]
+fn routed_pods_are_connected_and_removed() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let printed = ok(&["demo", "--mode", "routed"]);
+        for part in [
+            "ping      across nodes: all 24 pairs answer, median ",
+            "page      pod1 fetched http://10.244.",
+            "│ vxlan.calico  vxlan",
+            "│ block  10.244.",
+            "default-ipv4-ippool  10.244.0.0/16  /26    vxlan          yes  3 ",
+            "repair    vxlan.calico deleted on node2: its agent repaired ",
+            "loss      node3 cleaned up, ",
+            "; the block is free again after ",
+            "join      node4 took block 10.244.",
+            "removed   everything, in ",
+        ] {
+            assert!(printed.contains(part), "{part}:\n{printed}");
+        }
+        assert_nothing_left();
+    });
+}
+
+fn check_encapsulation(encapsulation: &str, deleted: &str) {
+    let mode = ["demo", "--mode", "routed", "--nodes", "2", "--pods", "1"];
+    let printed = ok_json(&[&mode[..], &["--encapsulation", encapsulation]].concat());
+    assert_eq!(printed["encapsulation"], encapsulation);
+    let blocks: BTreeSet<&str> = strings(&printed["nodes"], "block").into_iter().collect();
+    assert_eq!(blocks.len(), 2);
+    assert_eq!(printed["pools"][0]["encapsulation"], encapsulation);
+    assert_eq!(printed["pages"][0]["page"], "hello from pod2");
+    let events = printed["events"].as_array().unwrap();
+    assert!(events[0]["deleted"].as_str().unwrap().starts_with(deleted), "{events:?}");
+    assert!(events[1]["givenBackMicros"].as_u64().unwrap() > 0, "{events:?}");
+    assert_nothing_left();
+}
+
+#[test]
+fn routed_pods_need_no_encapsulation_on_one_link() {
+    in_netns(|| check_encapsulation("none", "the route to 10.244."));
+}
+
+#[test]
+fn vm_routed_ipip_demo_succeeds() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("ipip"));
+        check_encapsulation("ipip", "ipip.podwire");
+    });
+}
+
 /// Uses the kinds that this kernel lacks.
 #[test]
 fn unsupported_backend_is_refused() {
@@ -178,6 +228,9 @@ fn conflicting_options_are_refused() {
         check("--nodes 8 --pods 30", "--pods is 30: with 8 nodes, 1 to 10 are allowed");
         check("--nodes 1 --pods 1", "--pods is 1: with 1 node, 2 to 30 are allowed");
         check("--keep --backend udp", "--keep is not possible with backend udp: ");
+        check("--mode routed --backend udp", "routed pods have no backend, pass --encapsulation");
+        check("--mode routed --nodes 1", "a single node needs no pool, pass --nodes 2 to 8");
+        check("--encapsulation none", "--encapsulation is for routed pods: pass --mode routed");
     });
 }
 

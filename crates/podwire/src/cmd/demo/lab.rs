@@ -103,7 +103,8 @@ impl Lab {
 
 fn container(name: &str, path: &Path) -> Result<Container> {
     Ok(Container {
-        id: format!("podwire-demo-{name}"),
+        // Names of routed interfaces have its first eleven characters.
+        id: format!("{name}-podwire-demo"),
         netns: runtime::as_text(path)?.to_owned(),
         ifname: "eth0".to_owned(),
         ..Container::default()

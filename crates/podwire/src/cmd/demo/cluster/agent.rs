@@ -4,15 +4,19 @@
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use agent::api::socket_path;
 use agent::cleanup::Cleaned;
 use agent::settings::{self, Command, Invocation, Settings};
 use agent::status::StatusHub;
+use agent_client::pools::{VIEW, View};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kernel::Netns;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use super::network::Network;
 use crate::runtime::as_text;
 
 /// Runs until it is stopped or dropped. Its kernel state stays.
@@ -37,6 +41,10 @@ pub(crate) struct AgentFiles<'a> {
 pub(crate) const CONF_DIR: &str = "net.d";
 /// The file that the agent writes there.
 pub(crate) const CONF_NAME: &str = "10-podwire.conflist";
+/// Directory of Calico's files in the directory of a node.
+const CALICO_DIR: &str = "calico";
+/// Maximum wait for the agent's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// Starts `podwire agent` with these arguments in a namespace.
@@ -62,6 +70,19 @@ impl Agent {
                 bail!("the agent has ended")
             }
         }
+    }
+
+    /// Requests pools and blocks, as `podwire ipam show` does.
+    pub(crate) fn pools(&self) -> Result<View> {
+        let socket = socket_path(&self.settings.api.run_dir);
+        let response = agent_client::get(&socket, VIEW, ANSWER_TIMEOUT)?;
+        ensure!(response.status == 200, "request {VIEW} from the agent: {}", response.body);
+        Ok(serde_json::from_str(&response.body)?)
+    }
+
+    /// MTU of the pods, which the agent writes for the plugin.
+    pub(crate) fn pod_mtu(&self) -> Option<u32> {
+        self.hub.network().map(|network| network.pod_mtu)
     }
 
     /// Stops the agent and waits for its end.
@@ -105,7 +126,7 @@ fn serve(settings: Settings, hub: StatusHub, stopped: oneshot::Receiver<()>) -> 
 /// Command-line options of the agent of a node.
 pub(crate) fn arguments(
     node: &str,
-    net_config: &str,
+    network: Network,
     files: AgentFiles<'_>,
 ) -> Result<Vec<String>> {
     let path = |path: &Path| as_text(path).map(str::to_owned);
@@ -113,16 +134,16 @@ pub(crate) fn arguments(
     let pairs = [
         ("--node-name", node.to_owned()),
         ("--iface", super::underlay::INTERFACE.to_owned()),
-        ("--net-config", net_config.to_owned()),
         ("--store-file", path(files.store)?),
         ("--subnet-file", format!("{dir}/subnet.env")),
         ("--cni-conf-dir", format!("{dir}/{CONF_DIR}")),
         ("--cni-conf-name", CONF_NAME.to_owned()),
         ("--state-dir", format!("{dir}/state")),
+        ("--calico-dir", format!("{dir}/{CALICO_DIR}")),
         ("--run-dir", dir),
     ];
     let options = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
-    Ok(options.chain(["--ip-masq".to_owned()]).collect())
+    Ok(options.chain(network.options()).collect())
 }
 
 /// Parses options without reading the environment or any file.
@@ -136,14 +157,16 @@ fn settings(args: &[String]) -> Result<Settings> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::network::Encapsulation;
     use super::*;
 
     #[test]
     fn agent_uses_no_default_path() {
         let files = AgentFiles { dir: Path::new("/d/node1"), store: Path::new("/d/store.db") };
-        let net_config = super::super::backend::Backend::Vxlan.net_config();
-        let settings = settings(&arguments("node1", &net_config, files).unwrap()).unwrap();
+        let network = Network::Routed(Encapsulation::Vxlan);
+        let settings = settings(&arguments("node1", network, files).unwrap()).unwrap();
         for path in [
+            Some(settings.files.calico.as_path()),
             Some(settings.files.subnet_env.as_path()),
             settings.files.cni_conf.as_deref(),
             Some(&settings.node.state_dir),

@@ -51,10 +51,10 @@ pub(crate) fn cluster(
     nodes: u16,
     progress: &mut Progress,
 ) -> Result<Cluster> {
-    let BuildContext { run, stop, pods, backend } = context;
+    let BuildContext { run, stop, pods, network } = context;
     stop.check()?;
     let underlay = Underlay::new(run)?;
-    backend.require(&underlay.netns)?;
+    network.require(&underlay.netns)?;
     progress.begin(1 + usize::from(nodes) + usize::from(nodes * pods))?;
     let text = format!("bridge {} in namespace {}", underlay::BRIDGE, underlay.path.display());
     progress.built("underlay", &text)?;
@@ -68,7 +68,7 @@ pub(crate) fn cluster(
         output::duration(first_ping.after)
     );
     progress.step("first", &text)?;
-    Ok(Cluster { backend, underlay, nodes, first_ping })
+    Ok(Cluster { network, underlay, nodes, first_ping })
 }
 
 /// Adds a node to `others` existing ones, and measures the first echo from one of them.
@@ -108,9 +108,9 @@ fn populate(
     context: BuildContext<'_>,
     progress: &mut Progress,
 ) -> Result<(Vec<Node>, FirstPing)> {
-    let (net_config, store) = (context.backend.net_config(), node::store_path(context.run));
+    let store = node::store_path(context.run);
     let started = Instant::now();
-    let starting = machines.into_iter().map(|machine| machine.start(&net_config, &store));
+    let starting = machines.into_iter().map(|machine| machine.start(context.network, &store));
     let starting = starting.collect::<Result<Vec<_>>>()?;
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -137,13 +137,17 @@ fn join(
     context: BuildContext<'_>,
     sender: &Sender<Built>,
 ) -> Result<Node> {
-    let mut node = starting.wait(context.stop)?;
+    let mut node = starting.wait(context)?;
     let took = output::duration(node.ready_after);
     // Sending fails if the receiver has failed, which reports its own error.
     let send = |label: &str, text: String, first_pod| {
         let _ = sender.send(Built { label: label.to_owned(), text, first_pod });
     };
-    send(&node.name, format!("{} leased, ready after {took}", node.subnet), None);
+    let leased = match node.subnet {
+        Some(subnet) if !context.network.is_routed() => format!("{subnet} leased, "),
+        _ => String::new(),
+    };
+    send(&node.name, format!("{leased}ready after {took}"), None);
     for number in 0..usize::from(context.pods) {
         context.stop.check()?;
         let name = format!("pod{}", at * usize::from(context.pods) + number + 1);
@@ -151,6 +155,9 @@ fn join(
         let first = if number == 0 { FirstPod::of(&pod).transpose()? } else { None };
         send(&pod.name, format!("{} on {}", pod.describe_add(), node.name), first);
         node.lab.pods.push(pod);
+    }
+    if context.network.is_routed() {
+        node.find_block()?;
     }
     Ok(node)
 }

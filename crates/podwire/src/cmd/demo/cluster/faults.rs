@@ -13,8 +13,9 @@ use kernel::{Netlink, Netns, link};
 use serde_json::{Value, json};
 
 use super::build::{self, PING_TIMEOUT};
+use super::network::Network;
 use super::node::Node;
-use super::{Backend, BuildContext, Cluster};
+use super::{BuildContext, Cluster};
 use crate::cmd::demo::lab::Pod;
 use crate::cmd::demo::probe;
 use crate::cmd::demo::progress::Progress;
@@ -46,7 +47,7 @@ fn repair(cluster: &Cluster, stop: &StopSignal, progress: &mut Progress) -> Resu
     let hub = &victim.agent.hub;
     let before = repairs(hub);
     let (started, at) = (Instant::now(), SystemTime::now());
-    let broken = delete_route(cluster.backend, &victim.lab.netns, other.subnet)
+    let broken = delete_route(cluster.network, &victim.lab.netns, other.subnet()?)
         .with_context(|| format!("delete a device or route on {}", victim.name))?;
     let address = to.ips().next().context("the pod has no address")?;
     let deadline = started + PING_TIMEOUT;
@@ -84,9 +85,9 @@ fn repairs(hub: &StatusHub) -> u64 {
 }
 
 /// Deletes the tunnel device, or the route to a peer if there is no tunnel. Returns its name.
-fn delete_route(backend: Backend, netns: &Netns, subnet: IpNet) -> Result<String> {
+fn delete_route(network: Network, netns: &Netns, subnet: IpNet) -> Result<String> {
     let nl = netns.netlink()?;
-    if let Some(device) = backend.device() {
+    if let Some(device) = network.device() {
         nl.apply([link::remove(device.parse::<kernel::IfName>()?)])?;
         return Ok(device.to_owned());
     }
@@ -112,7 +113,7 @@ fn lose(
 ) -> Result<Value> {
     lost.agent.stop();
     let name = &lost.name;
-    let text = if context.backend.outlives_agent() {
+    let text = if context.network.outlives_agent() {
         let answered = ping_across(cluster, &lost, context.stop)?;
         format!("agent of {name} stopped: its pods stay connected, all {answered} pairs answer")
     } else {
@@ -120,31 +121,59 @@ fn lose(
     };
     progress.step("loss", &text)?;
     let (removed, dropped) = leave(cluster, &lost, context.stop)?;
-    let text = format!(
-        "{name} cleaned up, {} and lease {} removed: no node has a route to it after {}",
-        objects(removed as u64),
-        lost.subnet,
-        duration(dropped)
-    );
+    let (subnet, dropped_after) = (lost.shown_subnet(), duration(dropped));
+    let given_back = match context.network {
+        Network::Bridged(_) => None,
+        Network::Routed(_) => Some(wait_given_back(cluster, name, context.stop)?),
+    };
+    let text = match context.network {
+        Network::Bridged(_) => format!(
+            "{name} cleaned up, {} and lease {subnet} removed: no node has a route to it after {dropped_after}",
+            objects(removed as u64),
+        ),
+        Network::Routed(_) => format!(
+            "{name} cleaned up, {} removed: no node has a route to its block {subnet} after {dropped_after}; the block is free again after {}",
+            objects(removed as u64),
+            duration(given_back.unwrap_or_default()),
+        ),
+    };
     progress.step("loss", &text)?;
     lost.lab.detach_pods()?;
     Ok(json!({
         "event": "loss", "node": name, "subnet": lost.subnet, "removed": removed,
-        "droppedMicros": micros(dropped),
+        "droppedMicros": micros(dropped), "givenBackMicros": given_back.map(micros),
     }))
+}
+
+/// Waits until the blocks of a node that has left have no owner any more. Returns the time.
+fn wait_given_back(cluster: &Cluster, name: &str, stop: &StopSignal) -> Result<Duration> {
+    let started = Instant::now();
+    let Some(node) = cluster.nodes.first() else { return Ok(Duration::ZERO) };
+    let mut routes = RouteWatch::new(node)?;
+    while node.agent.pools()?.blocks.iter().any(|block| block.node == name) {
+        stop.check()?;
+        ensure!(
+            started.elapsed() < PING_TIMEOUT,
+            "{} did not release the blocks of {name}",
+            node.name
+        );
+        routes.wait()?;
+    }
+    Ok(started.elapsed())
 }
 
 /// Cleans up the node. Returns the number of removed objects, and the time until no other node has a
 /// route to it.
 fn leave(cluster: &Cluster, lost: &Node, stop: &StopSignal) -> Result<(usize, Duration)> {
-    let routes = cluster.nodes.iter().map(|node| RouteWatch::new(&node.lab.netns));
+    let subnet = lost.subnet()?;
+    let routes = cluster.nodes.iter().map(RouteWatch::new);
     let routes = routes.collect::<Result<Vec<_>>>()?;
     let started = Instant::now();
     thread::scope(|scope| {
         // In parallel: the other nodes remove their routes while this one still cleans up.
         let cleaning = scope.spawn(|| lost.agent.clean_up(&lost.lab.netns));
         for (mut routes, node) in routes.into_iter().zip(&cluster.nodes) {
-            let dropped = routes.wait_without_route(lost.subnet, started + PING_TIMEOUT, stop);
+            let dropped = routes.wait_without_route(subnet, started + PING_TIMEOUT, stop);
             dropped.with_context(|| format!("wait until {} removes its route", node.name))?;
         }
         let dropped = started.elapsed();
@@ -154,15 +183,15 @@ fn leave(cluster: &Cluster, lost: &Node, stop: &StopSignal) -> Result<(usize, Du
 }
 
 /// Routes of a node, with events.
-struct RouteWatch {
+pub(crate) struct RouteWatch {
     nl: Netlink,
     events: Events,
 }
 
 impl RouteWatch {
-    fn new(netns: &Netns) -> Result<RouteWatch> {
+    pub(crate) fn new(node: &Node) -> Result<RouteWatch> {
         let open = || Ok(RouteWatch { events: Events::listen(&Topic::ALL)?, nl: Netlink::open()? });
-        netns.enter(open)?
+        node.lab.netns.enter(open)?
     }
 
     fn wait_without_route(
@@ -171,13 +200,18 @@ impl RouteWatch {
         deadline: Instant,
         stop: &StopSignal,
     ) -> Result<()> {
-        const POLL_INTERVAL: Duration = Duration::from_millis(50);
         while !routes(&self.nl, subnet)?.is_empty() {
             stop.check()?;
             ensure!(Instant::now() < deadline, "the route to {subnet} still exists");
-            self.events.receive(deadline.min(Instant::now() + POLL_INTERVAL), drop)?;
+            self.wait()?;
         }
         Ok(())
+    }
+
+    /// Waits for a change, but not longer than the poll interval.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        const POLL_INTERVAL: Duration = Duration::from_millis(50);
+        Ok(self.events.receive(Instant::now() + POLL_INTERVAL, drop).map(drop)?)
     }
 }
 
@@ -191,9 +225,10 @@ fn join(
     let (node, first) = build::add_node(cluster, others, context, progress)?;
     let answered = ping_across(cluster, &node, context.stop)?;
     let text = format!(
-        "{} leased {}: {} reached {} {} after the start of its agent, all {answered} pairs answer",
+        "{} {} {}: {} reached {} {} after the start of its agent, all {answered} pairs answer",
         node.name,
-        node.subnet,
+        if context.network.is_routed() { "took block" } else { "leased" },
+        node.shown_subnet(),
         first.from,
         first.to,
         duration(first.after)

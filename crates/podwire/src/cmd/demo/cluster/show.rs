@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
+use agent_client::pools::View;
 use serde_json::{Value, json};
 
+use super::network::Network;
 use super::node::Node;
 use super::{Cluster, underlay};
 use crate::cmd::demo::drawing::{self, Picture, draw};
 use crate::cmd::demo::probe::{Echo, Fetched};
 use crate::cmd::demo::show::{median, micros, name_of};
+use crate::cmd::{ipam, pool};
 use crate::output;
 
 /// Bridge that the plugin `flannel` creates through its delegate.
@@ -68,12 +71,18 @@ pub(crate) fn picture(cluster: &Cluster) -> String {
 
 fn drawn_node(cluster: &Cluster, node: &Node) -> drawing::Node {
     let mut lines = vec![node.name.clone()];
-    if let Some(device) = cluster.backend.device() {
-        lines.push(format!("{device}  {}", cluster.backend.name()));
+    if let Some(device) = cluster.network.device() {
+        lines.push(format!("{device}  {}", cluster.network.name()));
     }
-    let gateway = node.lab.pods.first().and_then(|pod| pod.result.ips.first()?.gateway);
-    let shown = gateway.map(|ip| format!("{ip}/{}", node.subnet.prefix_len()));
-    lines.push(format!("{BRIDGE}  {}", shown.unwrap_or_default()));
+    lines.push(match cluster.network {
+        Network::Bridged(_) => {
+            let gateway = node.lab.pods.first().and_then(|pod| pod.result.ips.first()?.gateway);
+            let length = node.subnet.map(|subnet| subnet.prefix_len()).unwrap_or_default();
+            let shown = gateway.map(|ip| format!("{ip}/{length}"));
+            format!("{BRIDGE}  {}", shown.unwrap_or_default())
+        }
+        Network::Routed(_) => format!("block  {}", node.shown_subnet()),
+    });
     let pods = &node.lab.pods;
     for (at, pod) in pods.iter().take(MAX_PODS).enumerate() {
         let end = if at + 1 == pods.len() { '└' } else { '├' };
@@ -91,15 +100,25 @@ pub(crate) fn nodes(cluster: &Cluster, pings: &Pings) -> String {
     let rows = cluster.nodes.iter().enumerate().map(|(at, node)| {
         [
             node.name.clone(),
-            node.subnet.to_string(),
+            node.shown_subnet(),
             node.address.to_string(),
-            cluster.backend.name().to_owned(),
+            cluster.network.name().to_owned(),
             output::duration(node.ready_after),
             node.lab.pods.len().to_string(),
             pings.of_node(at),
         ]
     });
-    output::table(["NODE", "SUBNET", "UNDERLAY", "BACKEND", "READY AFTER", "PODS", "PINGS"], rows)
+    let [subnet, network] = match cluster.network {
+        Network::Bridged(_) => ["SUBNET", "BACKEND"],
+        Network::Routed(_) => ["BLOCK", "ENCAPSULATION"],
+    };
+    output::table(["NODE", subnet, "UNDERLAY", network, "READY AFTER", "PODS", "PINGS"], rows)
+}
+
+/// The pool with its blocks, as `podwire ipam show --blocks` shows them.
+pub(crate) fn pools(view: Option<&View>) -> String {
+    let Some(view) = view else { return String::new() };
+    format!("\n{}\n{}", pool::pools(view), ipam::blocks(view))
 }
 
 /// Commands for inspecting a kept demo.
@@ -123,14 +142,18 @@ pub(crate) fn how_to_inspect(cluster: &Cluster) -> String {
 
 pub(crate) fn json(cluster: &Cluster, pings: &Pings, fetched: &[Fetched]) -> Value {
     let pods = cluster.pods();
+    let (key, subnet) = match cluster.network {
+        Network::Bridged(_) => ("backend", "subnet"),
+        Network::Routed(_) => ("encapsulation", "block"),
+    };
     json!({
-        "backend": cluster.backend.name(),
+        key: cluster.network.name(),
         "underlay": {"netns": cluster.underlay.path, "bridge": underlay::BRIDGE},
         "nodes": cluster.nodes.iter().map(|node| json!({
             "name": node.name,
             "netns": node.lab.node,
             "underlay": node.address,
-            "subnet": node.subnet,
+            subnet: node.subnet,
             "readyMicros": micros(node.ready_after),
         })).collect::<Vec<_>>(),
         "pods": pods.iter().zip(&pings.node_of_pods).map(|(pod, at)| json!({
