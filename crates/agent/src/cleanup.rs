@@ -59,7 +59,7 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
         let is_released = cleaner.release(&saved_lease).await;
         let mut networks = saved_lease.networks();
         networks.extend(cleaner.leave_pools().await);
-        cleaner.clean_kernel(&saved_lease, networks)?;
+        cleaner.clean_kernel(&saved_lease, &networks)?;
         cleaner.remove_files(&saved_lease, is_released);
         cleaner.remove_pool_files();
     }
@@ -218,10 +218,10 @@ impl Cleaner<'_> {
     }
 
     /// `networks` tells the agent's blackhole routes from those of others.
-    fn clean_kernel(&mut self, saved: &SavedLease, networks: Vec<IpNet>) -> Result<(), run::Error> {
+    fn clean_kernel(&mut self, saved: &SavedLease, networks: &[IpNet]) -> Result<(), run::Error> {
         let options = Options {
             owner: self.settings.node.owner.clone(),
-            earlier_networks: networks,
+            earlier_networks: networks.to_vec(),
             secrets: Secrets::default(),
             queues: 1,
             udp: UdpTunnelSlot::default(),
@@ -235,7 +235,7 @@ impl Cleaner<'_> {
             self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
         }
         self.remove_rules()?;
-        self.report_blackholes(&Netlink::open()?, saved)?;
+        self.report_blackholes(&Netlink::open()?, networks)?;
         self.report_bridge(saved)
     }
 
@@ -250,8 +250,8 @@ impl Cleaner<'_> {
 
     /// Reports blackhole routes outside the saved networks of this agent and of other agents with the same state
     /// directory. They may belong to either, or to an agent with another state directory.
-    fn report_blackholes(&mut self, nl: &Netlink, saved: &SavedLease) -> Result<(), run::Error> {
-        let mut known = saved.networks();
+    fn report_blackholes(&mut self, nl: &Netlink, networks: &[IpNet]) -> Result<(), run::Error> {
+        let mut known = networks.to_vec();
         for owner in self.other_owners() {
             let mut others = self.settings.clone();
             others.node.owner = owner;
@@ -293,7 +293,7 @@ impl Cleaner<'_> {
                 }
             }
         }
-        self.report_blackholes(&nl, saved)
+        self.report_blackholes(&nl, &saved.networks())
     }
 
     /// Removes the agent's files. If the lease was not released, the files that identify it stay for the next cleanup.

@@ -25,6 +25,9 @@ const STORE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time after that for the controller to answer, in case it is being restarted.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
 
+/// Time for a view, which needs no store. The command waits 5 s.
+const VIEW_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Time for a check, which lists the whole store several times.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(110);
 
@@ -169,7 +172,7 @@ impl PoolsApi {
 
     /// Returns all pools and blocks.
     pub(crate) async fn view(&self) -> Answer {
-        print(&self.ask(Request::View).await?)
+        print(&self.ask_within(VIEW_TIMEOUT, Request::View).await?)
     }
 
     async fn change(&self, body: &[u8]) -> Answer {

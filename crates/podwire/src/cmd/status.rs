@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use agent::api::socket_path;
 use agent::status;
 use agent_client::ClientError;
+use agent_client::ipam::Failure;
 use agent_client::pools::VIEW;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -77,6 +78,9 @@ impl AgentArgs {
         if response.status == 404 && page == VIEW {
             return Err(no_pools());
         }
+        if let (false, Ok(failure)) = (response.status == 200, failure(&response.body)) {
+            return Err(with_hint(anyhow!(failure.msg), failure.details));
+        }
         if response.status != 200 {
             return Err(anyhow!("status {}: {}", response.status, response.body.trim()))
                 .with_context(request)
@@ -107,6 +111,13 @@ impl AgentArgs {
             Err(error) => Err(anyhow!("{error}")),
         }
     }
+}
+
+/// Parses the body of a response about pools.
+fn failure(body: &str) -> Result<Failure> {
+    let failure: Failure = serde_json::from_str(body)?;
+    anyhow::ensure!(!failure.msg.is_empty(), "no message");
+    Ok(failure)
 }
 
 /// The agent has no page about pools.

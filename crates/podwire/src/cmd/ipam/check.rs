@@ -64,7 +64,7 @@ fn text(report: &CheckReport, fix: bool) -> String {
 fn lines(finding: &FindingView) -> String {
     let FindingView { problem, object, reason, repair, automatic, repaired } = finding;
     let label = match (repaired, automatic) {
-        (true, _) => "repaired: ",
+        (true, _) => "done: ",
         (false, true) => "--fix: ",
         (false, false) => "to do: ",
     };
