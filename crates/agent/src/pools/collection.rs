@@ -120,7 +120,8 @@ impl Run {
         });
         let nodes = self.core.node_names();
         let before = std::mem::replace(&mut self.collection.nodes, nodes.clone());
-        if !nodes.is_superset(&before) {
+        // A node counts as departed at the second look without it.
+        if before.is_empty() || !nodes.is_superset(&before) {
             self.collection.look_soon();
         }
         let nodes = nodes.union(&before).cloned().collect();
