@@ -6,6 +6,7 @@
 //! namespace of the first: one process can run agents in several namespaces.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use gojson::DecodeError;
@@ -13,6 +14,8 @@ use overlay::plan;
 use text::ErrorChain;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
+use tokio::try_join;
 
 use crate::dataplane::nft::NftDataplane;
 use crate::dataplane::routes::{Options, Report, RoutesDataplane, Secrets, UdpTunnelSlot};
@@ -116,38 +119,13 @@ async fn add_controllers(
         net_config::check(text.expose())?;
     }
     let settings = Arc::new(settings);
-    let (underlay_changed, forwarding_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (reported, reports) = unbounded_channel();
-    let every = settings.checks.compare_interval;
-    let (underlay, forwarding) = (Arc::clone(&underlay_changed), Arc::clone(&forwarding_changed));
-    let options = reconciler_options(&settings);
-    hub.set_udp(options.udp.clone());
-    let routes = routes::start_with(options, every, move |report| match report {
-        Report::UnderlayChanged => underlay.notify_one(),
-        Report::ForwardingChanged => forwarding.notify_one(),
-        Report::Restarted => {
-            underlay.notify_one();
-            forwarding.notify_one();
-            drop(reported.send(report));
-        }
-        other => drop(reported.send(other)),
-    })?;
-    let routes = Arc::new(routes);
-    let (nft, repairs) = nft::start(&settings.node.owner, every)?;
-    let nft = Arc::new(nft);
-    let hang = supervisor.hang_duration();
-    let (faulty_routes, faulty_nft) = (Arc::clone(&routes), Arc::clone(&nft));
-    supervisor.add_fault_target("routes", move |fault| faulty_routes.inject(fault, hang));
-    supervisor.add_fault_target("nft", move |fault| faulty_nft.inject(fault, hang));
-
-    let planes = Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed };
     if let Some(conf) = CniConf::of(&settings) {
         let shown = hub.clone();
         supervisor.add("cni_conf", async move |heartbeat| conf.run(&shown, heartbeat).await);
     }
     match &settings.network.pods {
-        Pods::Bridged => add_bridged(&settings, hub, supervisor, planes).await,
-        Pods::Routed { .. } => add_routed(&settings, hub, supervisor, planes, inputs).await,
+        Pods::Bridged => add_bridged(&settings, hub, supervisor).await,
+        Pods::Routed { .. } => add_routed(&settings, hub, supervisor, inputs).await,
     }
 }
 
@@ -161,17 +139,55 @@ struct Planes {
     forwarding_changed: Arc<Notify>,
 }
 
+/// Opens both dataplanes, each in the blocking pool: opening one reads all links and next hops.
+async fn open_planes(
+    settings: &Arc<Settings>,
+    hub: &StatusHub,
+    supervisor: &Supervisor,
+) -> Result<Planes, Error> {
+    let (underlay_changed, forwarding_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (reported, reports) = unbounded_channel();
+    let every = settings.checks.compare_interval;
+    let (underlay, forwarding) = (Arc::clone(&underlay_changed), Arc::clone(&forwarding_changed));
+    let options = reconciler_options(settings);
+    hub.set_udp(options.udp.clone());
+    let routes = spawn_blocking(move || {
+        routes::start_with(options, every, move |report| match report {
+            Report::UnderlayChanged => underlay.notify_one(),
+            Report::ForwardingChanged => forwarding.notify_one(),
+            Report::Restarted => {
+                underlay.notify_one();
+                forwarding.notify_one();
+                drop(reported.send(report));
+            }
+            other => drop(reported.send(other)),
+        })
+    });
+    let owner = settings.node.owner.clone();
+    let nft = spawn_blocking(move || nft::start(&owner, every));
+    let panicked = |error| StartError::Thread(io::Error::other(error));
+    let routes = Arc::new(routes.await.map_err(panicked)??);
+    let (nft, repairs) = nft.await.map_err(panicked)??;
+    let nft = Arc::new(nft);
+    let hang = supervisor.hang_duration();
+    let (faulty_routes, faulty_nft) = (Arc::clone(&routes), Arc::clone(&nft));
+    supervisor.add_fault_target("routes", move |fault| faulty_routes.inject(fault, hang));
+    supervisor.add_fault_target("nft", move |fault| faulty_nft.inject(fault, hang));
+    Ok(Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed })
+}
+
 /// Adds the controllers for pods with addresses from pools.
 async fn add_routed(
     settings: &Arc<Settings>,
     hub: &StatusHub,
     supervisor: &Supervisor,
-    planes: Planes,
     inputs: PoolInputs,
 ) -> Result<(), Error> {
+    let store = async { lease::open_objects(settings).await.map_err(Error::from) };
+    let opened = try_join!(store, open_planes(settings, hub, supervisor))?;
+    let ((objects, directory), planes) = opened;
     let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
     let PoolInputs { requests, pods } = inputs;
-    let (objects, directory) = lease::open_objects(settings).await?;
     let (to_routed, messages) = unbounded_channel();
     let (to_path_check, path_commands) = unbounded_channel();
     let (path_result, path_results) = unbounded_channel();
@@ -222,10 +238,10 @@ async fn add_bridged(
     settings: &Arc<Settings>,
     hub: &StatusHub,
     supervisor: &Supervisor,
-    planes: Planes,
 ) -> Result<(), Error> {
+    let store = async { lease::open(settings).await.map_err(Error::from) };
+    let (leases, planes) = try_join!(store, open_planes(settings, hub, supervisor))?;
     let Planes { routes, reports, nft, repairs, underlay_changed, forwarding_changed } = planes;
-    let leases = lease::open(settings).await?;
     let (to_overlay, messages) = unbounded_channel();
     let (to_path_check, path_commands) = unbounded_channel();
     let (path_result, path_results) = unbounded_channel();
