@@ -145,7 +145,8 @@ fn change(agent: &AgentArgs, change: &Change, done: &str, format: Format) -> Res
 
 /// A name that Kubernetes accepts too.
 fn default_name(cidr: &str) -> String {
-    format!("pool-{}", cidr.replace(['.', ':', '/'], "-").replace("--", "-"))
+    let parts = cidr.split(['.', ':', '/']).filter(|part| !part.is_empty());
+    format!("pool-{}", parts.collect::<Vec<_>>().join("-"))
 }
 
 fn list(agent: &AgentArgs, format: Format) -> Result<()> {
