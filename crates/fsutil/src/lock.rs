@@ -104,11 +104,17 @@ fn acquire(
     }
 }
 
+/// How often the list of locks is read until it names the holder.
+const HOLDER_ATTEMPTS: u32 = 5;
+
 /// Returns the process that holds the lock of a file, if `/proc/locks` lists it.
 fn holder(file: &File) -> Option<String> {
     let meta = file.metadata().ok()?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let pid = holder_in(&locks, meta.dev(), meta.ino())?;
+    // The kernel returns the list in parts of a page. If other programs release locks meanwhile, it skips entries.
+    let pid = (0..HOLDER_ATTEMPTS).find_map(|_| {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        holder_in(&locks, meta.dev(), meta.ino())
+    })?;
     // The kernel prints 0 for a process of another PID namespace.
     if pid == 0 {
         return Some("a process of another PID namespace".to_owned());

@@ -66,7 +66,8 @@ impl Agent {
     /// Sets the annotations of a pod in the namespace `default`, and of the namespace.
     pub fn annotate(&self, pod: &str, annotations: &Value, namespace: &Value) {
         let page = json!({"annotations": annotations, "namespace_annotations": namespace});
-        self.0.lock().expect("no thread panicked").pods.insert(format!("/pod/default/{pod}"), page);
+        let path = format!("/pod/default/{pod}/u-{pod}");
+        self.0.lock().expect("no thread panicked").pods.insert(path, page);
     }
 
     /// The assigned addresses.
