@@ -6,6 +6,8 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow};
 use kernel::Netns;
@@ -16,6 +18,9 @@ use crate::runtime;
 const HOME: &str = "/run/podwire/demo";
 /// File in the directory of a run with `--keep`.
 const KEPT: &str = "kept";
+
+/// How long the removal of a run's directory is tried.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A run that owns its namespaces and removes them in the end unless it is kept.
 #[derive(Debug)]
@@ -136,8 +141,24 @@ fn remove_run(id: u32) -> Result<usize> {
     let removed = namespaces.iter().map(Netns::remove_named);
     join(removed.filter_map(|removed| removed.err().map(Error::from)).collect())?;
     let dir = dir_of(id);
-    fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    remove_dir(&dir).with_context(|| format!("remove {}", dir.display()))?;
     Ok(namespaces.len())
+}
+
+/// Removes a directory in which the thread of a store that is ending may still create a file.
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
+    loop {
+        match fs::remove_dir_all(dir) {
+            Err(error)
+                if error.kind() == io::ErrorKind::DirectoryNotEmpty
+                    && Instant::now() < deadline =>
+            {
+                thread::yield_now();
+            }
+            removed => return removed,
+        }
+    }
 }
 
 /// Joins several errors into one.
