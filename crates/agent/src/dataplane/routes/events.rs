@@ -135,7 +135,10 @@ impl View<'_> {
             && link.mtu == underlay.mtu
             && link.is_up()
             && !is_removal;
-        let sets_mtu = !is_underlay && self.target.network.depends_on_mtu_of(&link.name);
+        // An interface that is up with the MTU of the network has not changed it.
+        let has_mtu = link.mtu == underlay.mtu && link.is_up() && !is_removal;
+        let sets_mtu =
+            !is_underlay && !has_mtu && self.target.network.depends_on_mtu_of(&link.name);
         let carries_routes = is_underlay && self.target.network.needs_on_link()
             || underlay.on_link.values().any(|name| *name == link.name);
         // If a link goes down, the kernel removes its routes and next hops without events. It
