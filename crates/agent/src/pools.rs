@@ -130,7 +130,7 @@ enum Finished {
     Store(OpId, Outcome),
     /// The operations of one turn, with their results.
     Journal(Vec<(OpId, Result<(), String>)>),
-    /// What departed nodes left behind, now that the store has confirmed that they do not exist.
+    /// Addresses and blocks of departed nodes, now that the store has confirmed that they do not exist.
     Departed(Vec<Collected>),
     Published(Object, Outcome),
     Observed(kernel::Result<Observed>, Result<Option<HandleListing>, String>),

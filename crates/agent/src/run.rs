@@ -101,7 +101,7 @@ pub async fn run_with(
     Ok(supervisor.run().await)
 }
 
-/// What connects the API with the controllers of address pools.
+/// Channels between the API and the controllers of address pools.
 struct PoolInputs {
     requests: UnboundedReceiver<pools::Request>,
     /// Set when the store is open. Only with Kubernetes.

@@ -24,7 +24,7 @@ pub struct Follower<R: Resource> {
     source: Source<R>,
 }
 
-/// What has happened to the objects.
+/// Changes of the objects, or a new list of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed<R> {
     /// These objects changed, in this order. The list may be empty: then only the revision has advanced.

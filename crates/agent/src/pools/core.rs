@@ -382,7 +382,7 @@ impl Core {
         })
     }
 
-    /// Gives back addresses of tunnels whose pool was deleted. Those of a disabled pool stay.
+    /// Gives back addresses of tunnels whose pool was deleted. Tunnels keep addresses of a disabled pool.
     fn leave_deleted_pools(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let pools = &self.node.settings().pools;
         let has_pool = |address: IpAddr| pools.containing(address).is_some();

@@ -121,7 +121,7 @@ impl KubernetesObjects {
             Verb::Delete(at) => {
                 let is_deleted =
                     self.cluster.delete(&collection, &name, cluster::Revision(at.0)).await?;
-                // The server does not tell the revision of the deletion. It is greater than that of the object.
+                // The server does not tell the deletion's revision, which is greater than the object's.
                 if is_deleted { Write::Done(cluster::Revision(at.0 + 1)) } else { Write::Conflict }
             }
         };

@@ -57,8 +57,8 @@ pub(super) fn pods() -> kernel::Result<BTreeMap<IpAddr, PodInterface>> {
     let nl = Netlink::open()?;
     let mut links: BTreeMap<IfIndex, Link> = BTreeMap::new();
     links.extend(link::list(&nl)?.into_iter().map(|link| (link.index, link)));
-    // Routes to addresses of other nodes have a gateway, or they are the agent's. Those to own addresses are the
-    // kernel's.
+    // Routes to addresses of other nodes have a gateway, or they are the agent's. The kernel creates the routes to
+    // the host's own addresses.
     let is_pod = |route: &&Route| {
         route.kind == KIND_UNICAST
             && route.gateway.is_none()

@@ -138,7 +138,7 @@ fn stored(
     Some(Stored { key, revision: Revision(revision.0), content })
 }
 
-/// Parses an object. It stands for what its content says, if its name agrees.
+/// Parses an object. The content determines the key, and the name must agree with it.
 fn parse(kind: Kind, name: &str, value: Value) -> (Option<Key>, Result<calico::Object, String>) {
     if kind == Kind::Config && name != crd::name(&Key::Config) {
         return (None, Err("its name is not \"default\"".to_owned()));
@@ -296,7 +296,7 @@ impl StoredKind for CalicoNode {
     }
 }
 
-/// Adds Calico's own labels. Those of Kubernetes have precedence.
+/// Adds Calico's own labels. Labels of Kubernetes have precedence.
 fn with_calicos(
     labels: BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,

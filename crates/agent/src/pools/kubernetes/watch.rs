@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch of all kinds of objects in Kubernetes. It has no end: after a restart of the API server it lists the
-//! kinds again whose history is lost, and reports the difference.
+//! A watch of all kinds of objects in Kubernetes. After a restart of the API server, the watch lists the kinds
+//! whose history is lost again, and reports the difference.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

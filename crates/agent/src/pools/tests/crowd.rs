@@ -52,7 +52,7 @@ struct Driver {
     machine: Machine,
     random: Random,
     in_use: Arc<InUse>,
-    /// Containers that run. Those without an address asked for one in vain.
+    /// Containers that run. A container whose request failed has no address.
     containers: Vec<(String, Option<IpAddr>)>,
     created: usize,
     counts: Counts,

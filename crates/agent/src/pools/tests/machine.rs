@@ -24,7 +24,7 @@ use crate::supervisor::{Supervisor, Timing};
 /// A directory per machine, with its state and the namespaces of its containers.
 const DIRECTORY: &str = "/run/lab";
 
-/// A machine. Its journal survives its agent.
+/// A machine. The journal on it survives the agent.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub name: String,
@@ -33,7 +33,7 @@ pub(super) struct Machine {
     agent: Option<Agent>,
 }
 
-/// A running agent. Dropping it ends all its tasks where they wait, as a kill does.
+/// A running agent. Dropping the value ends all tasks at their next wait, as a kill does.
 #[derive(Debug)]
 struct Agent {
     api: PoolsApi,

@@ -278,7 +278,7 @@ fn pools_follow_from_annotations_and_labels_of_pod_and_namespace() {
         let refused = try_assign_to(&node, "c5", false, Some(bad));
         assert!(matches!(&refused, Err(Error::Refused(why)) if why.code == 7), "{refused:?}");
 
-        // What the plugin `calico` asks for.
+        // The plugin `calico` makes this request.
         let info: PodInfo = ipam::get(&socket(&node), &pod_path(&own), TIMEOUT).unwrap();
         assert_eq!(info.annotations, *pools("10.8.0.0/16").as_object().unwrap());
         assert_eq!(info.namespace_annotations, *pools("of-namespace").as_object().unwrap());
@@ -348,7 +348,7 @@ fn changes_are_followed_after_restarts_of_the_api_server() {
         }
         cluster.server.restart();
         cluster.server.kubectl(&["delete", "node", "node-2", "--wait=false"]);
-        // Its block is still there.
+        // The block is still there.
         agents[0].wait("a block without a node", |status| {
             let mut rejected = status.peers.rejected.iter();
             rejected.any(|one| one.peer == "node-2" && one.subnet.is_some())
@@ -492,7 +492,7 @@ fn cluster_of_calico_is_taken_over_with_its_pods() {
             let attribute = index.map(|index| &spec["attributes"][usize::try_from(index).unwrap()]);
             attribute.is_none_or(|one| one["secondary"]["pod"] != "old")
         });
-        // That of the other node is left alone.
+        // The handle of the other node is left alone.
         cluster.custom(&format!("ipamhandles/k8s-pod-network.{}", container(2)));
     });
 }
